@@ -52,7 +52,7 @@ matrix: $(STAMP) slurm  ## try the supported versions of Python, torch, torchft 
 gpu-wheels: $(STAMP)  ## collect in .wheels/ what a machine with torch, but no network, lacks for `make gpu`; ARGS=3.12: its Python
 	$(BIN)/python benchmarks/gpu_wheels.py .wheels $(ARGS)
 
-gpu:  ## try ftslurm on this machine's GPUs, without a network: ten minutes; into benchmarks/results/gpu.md
+gpu:  ## try ftslurm on this machine's GPUs, without a network: ten minutes (ARGS=--rest: the rest), into benchmarks/results/gpu.md
 	$(PYTHON) -c 'import torch' 2> /dev/null \
 		|| { echo "==> gpu: $(PYTHON) has no torch; name one that has: make gpu PYTHON=/path/to/python3"; exit 1; }
 	rm -rf .gpu

@@ -13,7 +13,8 @@ controllers killed, one at a time and together (chaos_kinds.py). After each faul
 and checks:
 
     no committed step was lost, redone or changed (chaos_judge.py)
-    only groups that were hit have a new attempt, and only one
+    only groups that were hit have a new attempt, and only one, also between two faults and until the end
+    no process has crashed
     the attempt that ended has the right cause in the journal
     no process of an ended attempt is left; at the end, no process, job or step at all
 
@@ -50,6 +51,7 @@ from chaos_judge import judge
 from chaos_kinds import KINDS, LIMIT_S, Blow, Kind
 from chaos_scene import ENDED, MODES, Scene, pause, wait_for
 from cluster import ClusterError, scratch
+from deaths import crashed
 from versions import entered
 
 from ftslurm.submission.lead import MOST, WITHIN_S
@@ -188,7 +190,8 @@ def one(scene: Scene, kind: Kind, rng: Random, result: Result) -> None:
         result.why = f"no calm before it: {scene.wrong(calm) or 'a standby is missing'}"
         return
     pause(rng.uniform(0, 0.5))
-    before, events, leaders = scene.attempts(), len(scene.run.events), len(scene.run.named("run_started"))
+    result.extra += since_the_last(scene)
+    before, leaders = scene.attempts(), len(scene.run.named("run_started"))
     result.time = at = time.time()
     blow = kind.act(scene, rng)
     result.told = blow.told
@@ -197,7 +200,7 @@ def one(scene: Scene, kind: Kind, rng: Random, result: Result) -> None:
     finally:
         scene.free()
         scene.bring_back()
-    _judge(scene, blow, before, events, at, result)
+    _judge(scene, blow, before, at, result)
     result.load = round(os.getloadavg()[0], 1)
 
 
@@ -238,8 +241,18 @@ def _first(scene: Scene, group: int, attempt: int, at: float) -> float:
     return min(s["time"] for s in scene.run.steps(group) if s["time"] > at and s["attempt"] > attempt)
 
 
-def _judge(scene: Scene, blow: Blow, before: dict[int, int], events: int, at: float, result: Result) -> None:
-    new = scene.run.events[events:]
+def since_the_last(scene: Scene) -> list[str]:
+    """Return a sentence for each end of a group since the last fault was judged, which that one does not explain."""
+    new, scene.judged = scene.run.events[scene.judged :], len(scene.run.events)
+    ended = [e for e in new if e["event"] == "step_exited" and e["group"] is not None and e["cause"] != "ok"]
+    unexplained = [f"after the last fault: {_cause(e)}" for e in ended if e["group"] not in scene.explained]
+    return list(dict.fromkeys([*unexplained, *crashed(new)]))
+
+
+def _judge(scene: Scene, blow: Blow, before: dict[int, int], at: float, result: Result) -> None:
+    new, scene.judged = scene.run.events[scene.judged :], len(scene.run.events)
+    scene.explained = blow.hit | blow.may
+    result.wrong += crashed(new)
     for group, attempt in scene.attempts().items():
         explained = blow.attempts if group in blow.hit else 1 if group in blow.may else 0
         ended = [e for e in new if e["event"] == "step_exited" and e["group"] == group]
@@ -282,6 +295,8 @@ def end(scene: Scene) -> str:
         return f"it does not end: {scene.run.text[-1000:]}"
     if code:
         return f"exit code {code}: {scene.run.text[-1000:]}"
+    if late := since_the_last(scene):
+        return "; ".join(late)
     if not wait_for(lambda: not scene.run.processes(), TIDY_S):
         return f"processes are left: {scene.run.processes()}"
     queue = ["squeue", "--noheader", "--format=%i %T"]

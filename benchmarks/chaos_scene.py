@@ -71,6 +71,8 @@ class Scene:
     mode: Mode
     away: set[str] = field(default_factory=set)  # nodes that have been killed
     stopped: list[Process] = field(default_factory=list)
+    judged: int = 0  # events of the journal that have been judged
+    explained: set[int] = field(default_factory=set)  # groups that the last fault may have ended
 
     @classmethod
     def start(cls, mode: Mode, folder: Path, out: Path, light: bool) -> Scene:

@@ -36,7 +36,7 @@ def main() -> None:
         run.until(lambda: any(s["participants"] == GROUPS for s in run.steps(0)), "all groups in one quorum")
         with busy_cores(args.load):
             run.until(lambda: run.process.poll() is not None, "the end", patience_s=1800)
-        run.finish()
+        run.finish().check_deaths()
         run.check_training(args.steps, survivors=set(range(GROUPS)))
         steps = run.steps(0)
         first = next(i for i, s in enumerate(steps) if s["participants"] == GROUPS)

@@ -1,19 +1,21 @@
-"""What of ftslurm works on the GPUs of this machine? It needs no network and no Slurm, and at most 20 minutes.
+"""What of ftslurm works on the GPUs of this machine? It needs no network and no Slurm.
 
     make gpu-wheels       beforehand, where there is a network: what is missing beside torch, into .wheels/
-    make gpu              all checks, into benchmarks/results/gpu.md
-    python benchmarks/gpu.py --only healing drill     some of them, printed only
+    make gpu              all checks that fit into ten minutes, into benchmarks/results/gpu.md
+    make gpu ARGS=--rest  those for which there was no time; the page keeps the others
+    python benchmarks/gpu.py --only "NCCL, 100 heals" digest      some of them; the page keeps the others
+    python benchmarks/gpu.py --gloo --only "NCCL, 100 heals"      without a GPU: Gloo in place of NCCL
 
-Each check has passed, has failed, or is not possible here, with the reason. Runs are real: `cluster=local`, groups that
-share the GPUs that there are, Gloo between them (NCCL refuses two processes on one GPU). Without a GPU all is done on
-the CPU that can be, which shows that the kit works.
+The most important checks come first. Each has passed, has failed, is not possible here, or had no time left, and the
+page says which. Runs are real: `cluster=local`, groups that share the GPUs that there are. A death that the check has
+not planned fails it. Without a GPU all is done on the CPU that can be, which shows that the kit works.
 """
 
 from __future__ import annotations
 
 import argparse
-import contextlib
 import itertools
+import json
 import os
 import platform
 import re
@@ -22,34 +24,35 @@ import sys
 import tempfile
 import time
 import traceback
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from functools import partial
 from importlib.metadata import version
 from pathlib import Path
 
+import gpu_nccl
+import torch
+from false_alarms import GPUS, campaign
+from gpu_large import graphs, healing, model, saving, stopped_healer
+from gpu_runs import DEADLINE, LIMIT_S, ROOT, NotPossible, back, gpu_mb, need, output, run, says, trains
+from results import FOLDER, save
+
 sys.path.insert(0, str(Path(__file__).parents[1] / "tests"))
 
-import torch
-from false_alarms import GPUS, campaign, shared_gpus
-from harness import Backend, Run
-from results import FOLDER
+from deaths import Kill, unplanned
+from harness import Run
 
 import ftslurm
 from ftslurm.guard import gpus, kernel_log
+from ftslurm.run.journal import JournalReader
 from ftslurm.words import plural
 from ftslurm.worker import cpu_binding
 from ftslurm.worker.digest import digest
 
-ROOT = Path(__file__).parents[1]
-TRAINING = Path(__file__).with_name("gpu_training.py")
 GIGABYTES = 4.0 if GPUS else 0.25
+NO_TIME = "no time left"
 HELD = ROOT / "tests" / "scripts" / "example.py"  # an example in which nobody ends before the killed group is back
-
-
-class NotPossible(Exception):
-    """This machine lacks what a check needs."""
 
 
 @dataclass(frozen=True)
@@ -57,82 +60,9 @@ class Found:
     """What came out of a check."""
 
     check: str
-    verdict: str  # passed, failed, not possible here
+    verdict: str  # passed, failed, not possible here, no time left
     seconds: float
     said: str  # a line, or several
-
-
-# --- runs -------------------------------------------------------------------------------------------------------------
-
-
-@contextlib.contextmanager
-def run(
-    *words: str, groups: int = 2, gpu: int = 1, standby: str = "none", between: str = "gloo", script: Path = TRAINING
-) -> Iterator[Run]:
-    """Start a run of groups that share the GPUs; stop it at the end, whatever it does."""
-    with tempfile.TemporaryDirectory(prefix="ftslurm-gpu-", ignore_cleanup_errors=True) as folder:
-        place = Backend("local", shared_gpus(groups * gpu), Path(folder))
-        line = ["run", "cluster=local", f"run.root={folder}/runs0", "follow=true", f"groups.count={groups}"]
-        line += [f"groups.gpus={gpu if GPUS else 0}", "stop.grace_s=5", "job.snapshot=none"]
-        line += [f"job.script={script}", f"standby={standby}", f"torchft.process_group={between}"]
-        training = place.launch(*line, *words)
-        try:
-            yield training
-        except BaseException:
-            keep(training)
-            raise
-        finally:
-            if training.process.poll() is None:
-                training.ask("stop")
-                training.process.wait(60)
-            training.abandon()
-
-
-def keep(failed: Run) -> None:
-    """Print the end of each log of a run that has failed a check: its folder goes."""
-    print(f"--- {failed.text[-3000:]}", file=sys.stderr)
-    for path in sorted((failed.dir / "logs").rglob("*.log")):
-        print(f"--- {path.relative_to(failed.dir)}\n{path.read_text(errors='replace')[-20000:]}", file=sys.stderr)
-
-
-def trains(training: Run, *groups: int, attempt: int = 0) -> None:
-    for group in groups:
-        training.wait_for("group_joined", group=group, attempt=attempt)
-
-
-def back(training: Run, group: int, attempt: int = 1) -> str:
-    """Wait for a group's return; say how long it took, and its longest parts."""
-    joined = training.wait_for("group_joined", group=group, attempt=attempt)
-    parts = {name: took for name, took in dict(joined["phases"]).items() if took and took >= 0.05}  # type: ignore[call-overload]
-    return (
-        f"back after {joined['recovery_s']:.2f} s ({', '.join(f'{name} {took:.2f}' for name, took in parts.items())})"
-    )
-
-
-def says(training: Run, pattern: str, group: int, attempt: int = 0) -> re.Match[str]:
-    """Wait until a rank's log has such a line."""
-    found: list[re.Match[str]] = []
-
-    def there() -> bool:
-        found.extend(re.finditer(pattern, training.rank_log(group, 0, attempt)))
-        return bool(found)
-
-    training.until(there, f"group {group} says {pattern}")
-    return found[0]
-
-
-def output(*argv: str, code: int | None = 0) -> str:
-    """Run a program; return what it printed."""
-    done = subprocess.run(argv, capture_output=True, text=True, timeout=180, cwd=ROOT)
-    said = (done.stdout + done.stderr).strip().replace(str(ROOT), ".")
-    assert code is None or done.returncode == code, f"{' '.join(argv)}: exit code {done.returncode}\n{said}"
-    return said
-
-
-def need(count: int) -> None:
-    """Raise NotPossible if there are fewer GPUs."""
-    if count > GPUS:
-        raise NotPossible(f"it needs {count} GPUs, and there are {GPUS}" if GPUS else "there is no GPU")
 
 
 # --- the checks, in their order ---------------------------------------------------------------------------------------
@@ -184,20 +114,28 @@ def compare() -> str:
     need(1)
     state = {str(n): torch.randn(int(GIGABYTES * 2**30 / 4 / 64), device="cuda") for n in range(64)}
     state["odd"] = torch.randn(12345, device="cuda", dtype=torch.float16)
-    digest(state)
-    torch.cuda.synchronize()
-    began = time.monotonic()
+    held = torch.cuda.memory_allocated()
     here = digest(state)
-    took, before = time.monotonic() - began, torch.cuda.max_memory_allocated()
-    began = time.monotonic()
-    sums = [tensor.sum() for tensor in state.values()]
-    float(sum(sums[:-1]))
-    one_read = time.monotonic() - began
-    used = (before - torch.cuda.memory_allocated()) / 2**20
+    used = (torch.cuda.max_memory_allocated() - held) / 2**20
+    took = warm_s(lambda: digest(state))
+    one_read = warm_s(lambda: [tensor.sum() for tensor in state.values()])
     assert here == digest({name: tensor.cpu() for name, tensor in state.items()}), "they differ"
     return (
-        f"{GIGABYTES:g} GB in {took * 1e3:.0f} ms, {used:.0f} MB beside them; one read of them {one_read * 1e3:.1f} ms"
+        f"{GIGABYTES:g} GB in {took * 1e3:.1f} ms, {used:.0f} MB beside them; one read of them, a sum, "
+        f"{one_read * 1e3:.1f} ms; both warm, the least of 5"
     )
+
+
+def warm_s(work: Callable[[], object]) -> float:
+    """Return the least seconds of some calls on the GPU after one that is not counted."""
+    took = []
+    for _ in range(6):
+        torch.cuda.synchronize()
+        began = time.perf_counter()
+        work()
+        torch.cuda.synchronize()
+        took.append(time.perf_counter() - began)
+    return min(took[1:])
 
 
 def example(
@@ -236,6 +174,8 @@ def causes() -> str:
         for group in range(3):
             ended = training.wait_for("step_exited", group=group, attempt=0)
             said.append(f"{ended['cause']}: {str(ended['error'])[:180]}")
+            causes = frozenset({"out_of_memory"} if group == 0 else {"user_error"})
+            training.kills.append(Kill(f"group-{group:04d}", 0, causes, None))
             assert "CUDA" in str(ended["error"]), ended
         said += [str(warned["text"])[:300] for warned in training.named("warning")]
         for group in range(3):
@@ -243,9 +183,15 @@ def causes() -> str:
         return "\n".join([*said, *map(told, kernel_log.parse(kernel_log.read() or []))])
 
 
-def nccl(between: str) -> str:
-    """NCCL: groups with a GPU each; with one GPU one group, which restarts from its checkpoint."""
+def alone() -> str:
+    """NCCL in one group that has a GPU for itself: nothing crosses groups."""
     need(1)
+    return example("ddp", "checkpoint.every=20", group=0, groups=1, between="nccl")
+
+
+def apart(between: str) -> str:
+    """NCCL between groups with a GPU each."""
+    need(2)
     many = min(GPUS, 4)
     return example("ddp", "checkpoint.every=20", group=many - 1, groups=many, between=between)
 
@@ -285,10 +231,7 @@ def standby(kind: str) -> str:
 
 def memory(training: Run) -> list[str]:
     """Return a line for each group and standby: memory of its own, and on the GPU."""
-    on_gpu: dict[int, str] = {}
-    if GPUS:
-        rows = output("nvidia-smi", "--query-compute-apps=pid,used_memory", "--format=csv,noheader").splitlines()
-        on_gpu = {int(pid): used.strip() for pid, used in (row.split(",") for row in rows)}
+    on_gpu = gpu_mb()
     lines = []
     for pid in training.processes():
         line = Path(f"/proc/{pid}/cmdline").read_bytes().replace(b"\0", b" ").decode()
@@ -296,18 +239,8 @@ def memory(training: Run) -> list[str]:
             held = re.search(r"^Pss:\s+(\d+)", Path(f"/proc/{pid}/smaps_rollup").read_text(), re.MULTILINE)
             mb = int(held[1]) // 1024 if held else 0
             if mb > 100:
-                lines.append(f"process {pid}: {mb} MB of memory, {on_gpu.get(pid, 'none')} of the GPU's")
+                lines.append(f"process {pid}: {mb} MB of memory, {on_gpu.get(pid, 0)} MB of the GPU")
     return sorted(lines)
-
-
-def healing(*words: str) -> str:
-    """A group is killed and gets the state from the other."""
-    with run(f"job.args.gigabytes={GIGABYTES}", "restart.backoff_s=0", "torchft.timeout_s=60", *words) as training:
-        trains(training, 0, 1)
-        training.kill(1)
-        said = back(training, 1)
-        says(training, "the state of .* GB is whole, on (cuda|cpu)", 1, 1)
-        return f"{said}: 'join' is the transfer of {GIGABYTES:g} GB"
 
 
 def checkpoint() -> str:
@@ -337,6 +270,7 @@ def checkpoint() -> str:
             again.until(lambda: "is whole" in log.read_text() or second.poll() is not None, "the state is restored")
             took = time.monotonic() - began
             (restored,) = re.findall("^restored .*", log.read_text(), re.MULTILINE)
+            assert not (died := unplanned([*JournalReader(log.parents[3] / "events.jsonl").iter_new()])), died
         finally:
             for path in training.root.glob("*/config.yaml"):
                 if path.parent != first:
@@ -354,56 +288,143 @@ class Check:
 
     name: str
     what: str
+    about_s: float  # what it takes on one H200 and 16 cores
     work: Callable[[], str]
-    beside: bool = False  # nothing is timed that others would disturb: these run side by side, first
+    beside: bool = False  # nothing is timed that others would disturb: those that follow each other run side by side
 
 
+IN_A_COLLECTIVE = (("collective", 2, 0), ("before", 1, 0), ("collective", 0, 0))
+IN_SET_UP = (
+    *(("before", 2, 0), ("set-up", 2, 1), ("connecting", 2, 2)),
+    *(("before", 0, 0), ("connecting", 0, 1), ("set-up", 0, 2)),
+)
+NO_WATCHDOG = ('job.env.TORCH_NCCL_ASYNC_ERROR_HANDLING="0"',)
+KILLED = "one of two groups is killed and ends with the weights of the other; Gloo between them"
+
+# In the order of their importance: the time may end.
 CHECKS = (
-    Check("preflight", "ftslurm-preflight of the idle machine", preflight),
-    Check("doctor", "ftslurm doctor, without Slurm", doctor),
-    Check("binding", "the CPUs near each GPU, and what a worker would be bound to", binding),
-    Check("kernel log", "the kernel's log is read", kernel),
-    Check("digest", "the digest of a state on the GPU is that of the same bits on the CPU", compare),
-    Check("cost of digests", "benchmarks/digest.py: a small model, and one of 1 GB", cost),
     Check(
-        "warm standby", "a killed group comes back by a warm standby; what each process holds", partial(standby, "each")
+        "NCCL, 2 groups",
+        "two groups on one GPU average by NCCL: all steps are right in every bit",
+        50,
+        partial(gpu_nccl.undisturbed, 2),
+        True,
     ),
-    Check("cold start", "the same without a standby", partial(standby, "none")),
-    Check("healing, http", "a killed group gets the state in 8 streams, the default", healing),
-    Check("healing, one stream", "as torchft does by default", partial(healing, "job.args.stream=true")),
-    Check("healing, process group", "by Gloo", partial(healing, "torchft.transport=process_group")),
-    Check("checkpoint", "a state is saved beside the training, and another run goes on with it", checkpoint),
-    Check("slow group", "a group whose GPU has four times the work is told", slow),
-    Check("tests", "pytest -m gpu", tests, True),
-    *(
-        Check(
-            f"job={kind}",
-            "one of two groups is killed and ends with the weights of the other",
-            partial(example, kind),
-            True,
-        )
-        for kind in ("ddp", "hsdp", "localsgd", "diloco")
+    Check("NCCL, 4 groups", "the same with four groups on one GPU", 60, partial(gpu_nccl.undisturbed, 4), True),
+    Check(
+        "NCCL, killed in a collective",
+        "of three groups each is killed once, in an allreduce or before it; heals over HTTP, weights as undisturbed",
+        90,
+        partial(gpu_nccl.deaths, 3, IN_A_COLLECTIVE),
+        True,
     ),
+    Check(
+        "NCCL, killed in set-up",
+        "the same, and twice more while the communicator is made, also the group that makes its id",
+        110,
+        partial(gpu_nccl.deaths, 3, IN_SET_UP),
+        True,
+    ),
+    Check(
+        "NCCL, killed, no watchdog",
+        "killed in a collective with TORCH_NCCL_ASYNC_ERROR_HANDLING=0: torch's watchdog ends no process",
+        90,
+        partial(gpu_nccl.deaths, 3, IN_A_COLLECTIVE, words=NO_WATCHDOG),
+        True,
+    ),
+    Check(
+        "NCCL, heal from GPU to GPU",
+        "a group is killed in a collective and healed by NCCL (torchft.transport=process_group)",
+        60,
+        gpu_nccl.from_gpu_to_gpu,
+        True,
+    ),
+    Check(
+        "baby NCCL, killed in a collective",
+        "a group is killed; NCCL runs in a child process of each group",
+        90,
+        partial(gpu_nccl.deaths, 2, IN_A_COLLECTIVE[1:2], kind="baby-nccl"),
+        True,
+    ),
+    Check(
+        "NCCL, 100 heals",
+        "four groups, one killed after the other; threads, descriptors, memory and GPU memory of the survivor",
+        240,
+        gpu_nccl.heals,
+    ),
+    Check("tests", "pytest -m gpu", 34, tests, True),
+    Check(
+        "false alarms, localsgd",
+        "groups die and heal, every step is compared, nobody else dies",
+        80,
+        partial(alarms, "localsgd"),
+        True,
+    ),
+    Check("false alarms, ddp", "the same with DDP", 55, partial(alarms, "ddp"), True),
+    *(Check(f"job={kind}", KILLED, 55, partial(example, kind), True) for kind in ("localsgd", "ddp", "hsdp", "diloco")),
     Check(
         "silent error",
         "one flipped bit on the GPU is found; that group heals from the others",
+        35,
         partial(example, "ddp", "health.compare_every=10", group=2, groups=3, drill="corrupt"),
-        beside=True,
+        True,
     ),
-    *(
-        Check(f"false alarms, {arm}", "groups die and heal, and every step is compared", partial(alarms, arm), True)
-        for arm in ("ddp", "localsgd")
+    Check("causes", "what scripts on GPUs die of is named", 30, causes, True),
+    Check("CUDA graphs", "a graph is captured in every step beside a digest of every step", 30, graphs, True),
+    Check("digest", "the digest of a state on the GPU is that of the same bits on the CPU", 8, compare),
+    Check("cost of digests", "benchmarks/digest.py: a small model, and one of 1 GB", 12, cost),
+    Check(
+        "a model of 1B",
+        "a step of plain torchft, of ftslurm, and beside a digest; one group, so no transfer is measured",
+        150,
+        model,
     ),
-    Check("causes", "what scripts on GPUs die of is named", causes, True),
-    Check("NCCL", "groups with a GPU each; one group restarts from its checkpoint", partial(nccl, "nccl"), True),
-    Check("baby NCCL", "the same with NCCL in a child process", partial(nccl, "baby-nccl"), True),
-    Check("NCCL in a group", "two groups of two workers with a GPU each", inside, True),
+    Check("healing, http", "a killed group gets 4 GB in 8 streams, the default", 35, partial(healing, 4)),
+    Check("healing, 10 GB", "the same with 10 GB", 50, partial(healing, 10)),
+    Check("healing, 40 GB", "the same with 40 GB", 130, partial(healing, 40)),
+    Check("stopped healer", "a healer that stands still for 20 s (SIGSTOP) in its transfer heals", 60, stopped_healer),
+    Check("save of 40 GB", "how long the step waits when a save begins", 70, partial(saving, 40)),
+    Check(
+        "warm standby",
+        "a killed group comes back by a warm standby; what each process holds",
+        21,
+        partial(standby, "each"),
+    ),
+    Check("cold start", "the same without a standby", 21, partial(standby, "none")),
+    Check("checkpoint", "a state is saved beside the training, and another run goes on with it", 43, checkpoint),
+    Check("slow group", "a group whose GPU has four times the work is told", 30, slow),
+    Check("preflight", "ftslurm-preflight of the idle machine", 5, preflight),
+    Check("doctor", "ftslurm doctor, without Slurm", 8, doctor),
+    Check("binding", "the CPUs near each GPU, and what a worker would be bound to", 1, binding),
+    Check("kernel log", "the kernel's log is read", 1, kernel),
+    Check(
+        "NCCL, one group",
+        "NCCL is set up for one group alone, which restarts from its checkpoint: no collective crosses groups",
+        35,
+        alone,
+    ),
+    Check("healing, one stream", "as torchft does by default", 40, partial(healing, 4, "job.args.stream=true")),
+    Check("healing, process group", "by Gloo", 35, partial(healing, 4, "torchft.transport=process_group")),
+    Check("healing, 80 GB", "a killed group gets 80 GB", 240, partial(healing, 80)),
+    Check("NCCL, a GPU each", "groups with a GPU each; one is killed", 40, partial(apart, "nccl")),
+    Check("baby NCCL, a GPU each", "the same with NCCL in a child process", 45, partial(apart, "baby-nccl")),
+    Check("NCCL in a group", "two groups of two workers with a GPU each, Gloo between the groups", 40, inside),
 )
 
 
+def in_turn(checks: Sequence[Check], note: Callable[[Found], None]) -> None:
+    """Do the checks in their order, and side by side what follows each other and may be."""
+    for beside, batch in itertools.groupby(checks, lambda check: check.beside):
+        with ThreadPoolExecutor(max(1, len(os.sched_getaffinity(0)) // 2) if beside else 1) as threads:
+            for found in threads.map(done, batch):
+                note(found)
+
+
 def done(check: Check) -> Found:
-    """Do a check; whatever it raises is what it found."""
+    """Do a check; whatever it raises is what it found. One that would not end in time is left for `--rest`."""
     began = time.monotonic()
+    if check.about_s > DEADLINE.left_s():
+        return Found(check.name, NO_TIME, 0.0, f"it takes about {check.about_s:.0f} s: `make gpu ARGS=--rest`")
     try:
         verdict, said = "passed", check.work()
     except NotPossible as error:
@@ -441,6 +462,10 @@ def page(about: dict[str, str], found: list[Found]) -> str:
         "",
         "`make gpu`: what of ftslurm works on one machine, without a network and without Slurm.",
         "",
+        "Groups share the GPUs. In the rows named NCCL each group claims a host of its own (`NCCL_HOSTID`), so NCCL",
+        "connects them as it connects nodes: by sockets, on loopback. Their communicators, collectives, aborts and",
+        "heals are real; the speed of a network is not shown.",
+        "",
     ]
     lines += ["| machine | |", "|---|---|", *(f"| {name} | {value} |" for name, value in about.items())]
     lines += ["", "| check | what it shows | verdict | seconds |", "|---|---|---|---:|"]
@@ -456,19 +481,32 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=(__doc__ or "").split("\n")[0])
     names = [check.name for check in CHECKS]
     parser.add_argument("--only", nargs="+", choices=names, metavar="CHECK", help=f"of {', '.join(names)}")
+    parser.add_argument("--rest", action="store_true", help="only those that the page lacks, or for which was no time")
+    parser.add_argument("--minutes", type=float, default=LIMIT_S / 60, help="no check begins that would end later")
+    parser.add_argument("--gloo", action="store_true", help="try the checks of NCCL without a GPU: with Gloo")
     parser.add_argument("--to", type=Path, default=FOLDER / "gpu.md", help="the page; without a GPU: .gpu/gpu.md")
     args = parser.parse_args()
     if not torch.cuda.is_available() and args.to == FOLDER / "gpu.md":  # what a GPU has shown stays
         args.to = FOLDER.parents[1] / ".gpu/gpu.md"
         args.to.parent.mkdir(exist_ok=True)
-    about = machine()
-    chosen = [check for check in CHECKS if check.name in (args.only or names)]
-    with ThreadPoolExecutor(max(1, len(os.sched_getaffinity(0)) // 2)) as threads:
-        found = [*threads.map(done, [check for check in chosen if check.beside])]
-    for check in (check for check in chosen if not check.beside):
-        found.append(done(check))
-        args.to.write_text(page(about, found))
-    return int(any(one.verdict == "failed" for one in found))
+    DEADLINE.at = time.monotonic() + 60 * args.minutes
+    gpu_nccl.GLOO = args.gloo
+    about, kept = machine(), args.to.with_suffix(".json")
+    found: dict[str, Found] = {}
+    if (args.only or args.rest) and kept.exists():
+        found = {one["check"]: Found(**one) for one in json.loads(kept.read_text())["found"]}
+    over = {name for name, one in found.items() if one.verdict != NO_TIME} if args.rest else set[str]()
+    new = list[str]()
+
+    def note(one: Found) -> None:
+        found[one.check] = one
+        new.append(one.verdict)
+        rows = [found[name] for name in names if name in found]
+        save(kept, {"machine": about, "found": [asdict(row) for row in rows]})
+        args.to.write_text(page(about, rows))
+
+    in_turn([check for check in CHECKS if check.name in set(args.only or names) - over], note)
+    return int("failed" in new)
 
 
 if __name__ == "__main__":

@@ -120,6 +120,7 @@ def heal(way: str, gigabytes: float) -> Heal:
     cpu += to_live.recv()
     for process in (live, healing):
         process.join()
+        assert process.exitcode == 0, f"a side ended with {process.exitcode}"
     return Heal(way, gigabytes, seconds, cpu, extra)
 
 

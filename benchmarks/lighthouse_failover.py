@@ -65,7 +65,7 @@ def failover(backend: Backend, kills: int, *overrides: str) -> None:
         if victim is not None:
             attempts = len(run.named("step_launched", group=victim))
             run.until(lambda v=victim, a=attempts: run.named("group_joined", group=v, attempt=a - 1), "the group")  # type: ignore[misc]
-    run.finish()
+    run.finish().check_deaths()
     report(run, steps, made)
 
 

@@ -31,7 +31,7 @@ def stall(backend: Backend, timing: list[str]) -> float:
     run = backend.start(f"groups.count={GROUPS}", "restart=never", *timing, args={"steps": 60, "step-time": 0.05})
     run.until(lambda: all(len(run.steps(g)) >= 10 for g in range(GROUPS)), "training")
     at = run.kill(group=1, number=signal.SIGKILL)
-    run.finish()
+    run.finish().check_deaths()
     gaps = []
     for group in (0, 2, 3):
         times = [s["time"] for s in run.steps(group)]
@@ -48,7 +48,7 @@ def changes_under_load(backend: Backend, timing: list[str], steps: int) -> tuple
     before = run.steps(0)[-1]["quorum"]
     load = [subprocess.Popen([sys.executable, "-c", spin]) for _ in range(cores)]
     try:
-        run.finish()
+        run.finish().check_deaths()
     finally:
         for process in load:
             process.kill()

@@ -139,7 +139,7 @@ def with_ftslurm(backend: Backend, pace: str, seconds: float) -> Sample:
     count = steps_in(files[0]) - at
     step_s, steps = pace_of(files[0], seconds)
     run.end_soon()
-    run.finish()
+    run.finish().check_deaths()
     return Sample("ftslurm", pace, start_s, step_s, steps, {name: 1e3 * value / count for name, value in spent.items()})
 
 

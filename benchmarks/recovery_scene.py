@@ -13,6 +13,7 @@ from typing import Any
 from cluster import Cluster, processes_in
 from contenders.contender import Session
 from contenders.scene import Scene
+from deaths import crashed
 from recovery_arms import Arm, Fault
 from recovery_measures import Cost, cost, quiet_again
 
@@ -92,6 +93,8 @@ class Training:
             note = f"ended after {time.time() - at:.0f} s: {ended}"
         else:
             note = "" if recovered else f"not all train again after {LIMIT_S:.0f} s"
+        if crashes := crashed([event for event in self._read() if event["time"] >= at]):
+            note = "; ".join(["a process has crashed", *crashes, *filter(None, [note])])
         until = time.time()
         back = cost(self.scene.commits(), killed, victims, until)
         rest = cost(self.scene.commits(), at, victims, until)

@@ -55,6 +55,7 @@ def main() -> None:
                 time.sleep(5.0)
                 before = len(log.read_text().splitlines())
                 time.sleep(args.n)
+                run.check_deaths()
                 calls = Counter(log.read_text().splitlines()[before:])
             finally:
                 run.abandon()

@@ -94,7 +94,7 @@ class Training:
     def end(self) -> None:
         """End the training and check that all weights are equal and that no step is lost."""
         last = self.run.end_soon()
-        self.run.finish()
+        self.run.finish().check_deaths()
         returned = {group for group, attempt in self.attempts.items() if attempt}
         self.run.check_training(last, survivors={0}, returned=returned)
 

@@ -17,6 +17,7 @@ from functools import partial
 from pathlib import Path
 
 import pytest
+from deaths import Kill, unplanned
 
 from ftslurm.run.journal import JournalReader
 
@@ -44,6 +45,7 @@ class Run:
     root: Path
     steps_file: Path
     environ: dict[str, str]  # of its start
+    kills: list[Kill] = field(default_factory=list)  # the ends that the test has caused
     _reader: JournalReader | None = None
     _events: list[dict[str, object]] = field(default_factory=list)
     _steps: dict[Path, tuple[int, list[dict[str, float]]]] = field(default_factory=dict)  # file -> (bytes read, lines)
@@ -170,7 +172,13 @@ class Run:
         pid = self.pid(group, rank, attempt)
         now = time.time()
         os.kill(pid, number)
+        self.kills.append(Kill(f"group-{group:04d}", attempt, number=number))
         return now
+
+    def check_deaths(self, *more: Kill) -> None:
+        """Check that whatever has ended so far was killed by this check or by a fault of the run."""
+        found = unplanned(self.events, [*self.kills, *more])
+        assert not found, "\n".join(["not all deaths were planned:", *found])
 
     def wait_until_back(self, *groups: int, attempt: int = 1) -> None:
         """Wait until these groups have committed a step in this attempt."""
@@ -209,6 +217,8 @@ class Run:
                 line = Path(f"/proc/{pid}/cmdline").read_bytes()
                 if b"ftslurm.lighthouse" in line and b"srun" not in line:
                     found.append(pid)
+        attempt = max(int(str(e["attempt"])) for e in self.named("step_launched", unit="lighthouse"))
+        self.kills.append(Kill("lighthouse", attempt, number=None))
         now = time.time()
         os.kill(max(found), signal.SIGKILL)
         return now

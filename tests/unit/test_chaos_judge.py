@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from types import SimpleNamespace
 from typing import Any
 
+from chaos import since_the_last
 from chaos_judge import judge
 
 
@@ -60,3 +62,19 @@ def test_after_a_full_restart_the_steps_since_the_checkpoint_are_taken_again() -
     assert judge(events, [*BOTH, *again]).problems == []
     early = [*BOTH, *again, step(0, 1, 2, "too early", 6.5)]
     assert [p for p in judge(events, early).problems if "before the checkpoint of step 2" in p]
+
+
+def test_a_group_that_ends_between_two_faults_is_found_unless_the_last_one_explains_it_and_a_crash_always() -> None:
+    def ended(group: int | None, number: int = 9) -> dict[str, Any]:
+        unit = "lighthouse" if group is None else f"group-{group:04d}"
+        end = {"event": "step_exited", "unit": unit, "group": group, "attempt": 1, "cause": "killed", "error": "why"}
+        return end | {"signal": number, "step": 3}
+
+    scene: Any = SimpleNamespace(run=SimpleNamespace(events=[*TWO, ended(0), ended(1)]), judged=0, explained={0})
+    assert since_the_last(scene) == ["after the last fault: group 1 ended of killed: why"]
+    assert since_the_last(scene) == [], "once"
+    scene.run.events += [ended(0, 11), ended(None, 6), ended(None)]
+    assert [said.split(":")[0] for said in since_the_last(scene)] == [
+        "group-0000 attempt 1 ended at step 3",
+        "lighthouse attempt 1 ended at step 3",
+    ]

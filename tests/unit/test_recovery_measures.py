@@ -54,6 +54,12 @@ def test_a_job_that_starts_again_as_a_whole_restarts_the_others_and_undoes_steps
     assert found.undone == 2  # steps 3 and 4
 
 
+def test_a_killed_replica_that_dies_again_before_the_end_counts_as_restarted() -> None:
+    lines = [*commits(0, 100, 1, [1.0, 2.0, 3.0]), *commits(1, 101, 1, [1.0]), *commits(1, 201, 3, [3.0])]
+    assert cost(lines, at=1.5, victims=(1,), until=6.0).restarted == 0
+    assert cost([*lines, *commits(1, 301, 5, [5.0])], at=1.5, victims=(1,), until=6.0).restarted == 1
+
+
 def test_ranks_of_one_group_have_lineages_of_their_own_and_nothing_is_undone() -> None:
     ranks = [
         commits(replica, 100 + 10 * lineage + replica, 1, [1.0, 2.0, 3.0], lineage)

@@ -214,6 +214,8 @@ def _group_failed(turn: Turn, unit: Unit, verdict: Exit) -> None:
         given_up(turn, unit, too_late(finished[0]))
         return
     if not _got_anywhere(turn) and _all_failed_alike(turn.state):  # it is no node's fault
+        for node in sorted(turn.nodes.out(Out.BLAMED)):
+            turn.do(NoteBroken(node))
         turn.fail("every group failed before its first step, all in the same way")
         return
     _blame(turn, unit)

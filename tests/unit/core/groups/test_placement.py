@@ -208,6 +208,17 @@ def test_if_every_group_finds_its_hardware_broken_at_the_start_it_is_not_the_har
     assert none in story.failure()
 
 
+def test_a_mistake_of_the_script_leaves_no_node_excluded_for_other_runs() -> None:
+    """In the first two failures it looks like n1's."""
+    error = "RuntimeError: No CUDA GPUs are available"
+    up = ((0, granted(4)), (1, said.lighthouse_up(LIGHT0, URL)), (2, ready(A0), ready(B0)), (3, store(A0), store(B0)))
+    again = ((4, *broken(A0, error)), (20, ready(A1)), (21, store(A1)), (22, *broken(A1, error)))
+    story = play(*up, *again, (23, *broken(B0, error)))
+    assert "all in the same way" in story.reason()
+    assert [record["node"] for record in story.records("node_excluded")] == ["n1"]
+    assert [(note.node, note.reason == "") for note in story.all(act.NoteBroken)] == [("n1", False), ("n1", True)]
+
+
 def test_a_place_that_another_group_will_come_back_to_is_no_better_place() -> None:
     up = (
         (0, granted(3)),

@@ -85,16 +85,22 @@ class Run(Steered):
         """
         yield from map(read, self.lines(follow))
 
-    def lines(self, follow: bool = False) -> Iterator[Mapping[str, Any]]:
-        """Yield the journal's lines as they are, with `seq`, `time` and `event`. Else as `events`."""
+    def lines(self, follow: bool = False, progress: bool = True) -> Iterator[Mapping[str, Any]]:
+        """Yield the journal's lines as they are, with `seq`, `time` and `event`. Else as `events`.
+
+        Args:
+            progress: also all progress so far, which a long run has much of; else only the last of each group.
+        """
         reader = RunReader(self.files)
         watcher = Watcher(self.config, self.files)
+        read_lines = reader.iter_new if progress else reader.up_to_now
         while True:
             # Asked before the journal is read: its last line is not missed.
             last = not follow or not watcher.there()
-            yield from reader.iter_new()
+            yield from read_lines()
             if last:
                 return
+            read_lines = reader.iter_new
             time.sleep(FOLLOW_S)
 
     def value(self) -> list[float] | None:

@@ -12,6 +12,6 @@ from ftslurm.run.journal import number
 def main(args: argparse.Namespace) -> int:
     """Print the events."""
     lines = table.Lines(table.console())
-    for event in find_run(args).lines(args.follow):
+    for event in find_run(args).lines(args.follow, progress=False):
         lines.tell(event, shown=(number(event, "time") or 0.0) >= args.since)
     return 0

@@ -238,8 +238,8 @@ example
   ftslurm events --since 22:00          what happened last night
   ftslurm events -f | grep 'group 3'    what happens, until the run is over
 
-The lines are those of the job's output file: failures with their causes, restarts, moves, checkpoints, and how far the
-run is once a minute. RUN/events.jsonl has every event with all its fields.
+The lines are those of the job's output file: failures with their causes, restarts, moves, checkpoints; with -f also how
+far the run is, once a minute from now on. RUN/events.jsonl has every event with all its fields.
 """,
         args=(FOLLOW, SINCE),
         run=NEWEST,

@@ -62,6 +62,20 @@ def test_lines_before_a_time_are_left_out_and_yet_known(tmp_path: Path, capsys: 
     assert "group 1 attempt 0 died at step 1" in line
 
 
+def test_no_time_is_spent_on_progress_that_is_not_printed(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    steps = [ex.progress(3 + second, 0, 10 * second) for second in range(7000)]
+    run = run_of(tmp_path, ex.launched(1, 0), ex.joined(2, 0, 1), *steps, ex.finished(7010))
+    assert main(["events", str(run.root)]) == 0
+    few = capsys.readouterr().out
+    with run.progress.open("ab") as file:
+        file.write(run.progress.read_bytes() * 60)  # 60 MB took 20 s
+    began = time.process_time()
+    assert main(["events", str(run.root)]) == 0
+    assert time.process_time() - began < 5
+    assert capsys.readouterr().out == few
+    assert "120 steps" in few.splitlines()[-1]
+
+
 def test_followed_it_goes_on_until_the_run_is_over(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     with subprocess.Popen(["sleep", "60"]) as controller:
         run = run_of(tmp_path, process=controller.pid)

@@ -37,6 +37,11 @@ _CRASH = re.compile(
     re.MULTILINE,
 )
 _ABORTED = "Fatal Python error: Aborted"  # what aborts a process says why just before
+# What libraries print below an error: "Set the environment variable X=1 for a complete stack trace."
+_ADVICE = re.compile(
+    r"(?i:^\W*(?:note: |for \w+ )?(?:re-?run|run|set|use|try|consider|compile)\b).*\b[A-Z]+_[A-Z0-9_]+[=`]"
+    r"|(?i:^\W*(?:see http|for more (?:information|details)\b|try .*--help\b))"
+)
 _NO_ERROR = re.compile(r"^\s*frame #\d+: |^Exception raised from |(?i:\b(?:no|0|without) errors?\b)")
 
 
@@ -53,7 +58,9 @@ def choose(text: str) -> str:
             plain = plain or line
         elif is_error(line):
             error = line
-        else:
+        elif not _ADVICE.search(line) and not (
+            plain and line.startswith(("  ", "\t"))
+        ):  # indented: what belongs to another line
             plain = line
     return shorten((error or plain).strip())
 

@@ -7,10 +7,18 @@ from __future__ import annotations
 
 import re
 
+_LOGGER = rb"torchft(\.[a-z_.]+|_quorums|_commits|_errors)"
 _NOISE = {
     words: re.compile(pattern)
     for words, pattern in {
-        b"Unable to reset NCCL flight recorder": rb"- step \d+\] Unable to reset NCCL flight recorder",  # no NCCL
+        # torchft's Manager, whatever stands before its text: formats of logging differ.
+        b" - step ": rb"\[\S*/\d+ - step \d+\] (should_commit=True |reconfiguring for |resetting fr recording for "
+        rb"|peers need recovery from us |healing required, |fetching checkpoint |applying pending state dict"
+        rb"|Loaded state dict|Unable to reset NCCL flight recorder)",
+        # Its loggers, where the format names them: "[torchft.manager][INFO]", "INFO:torchft.manager", JSON.
+        b"torchft": rb"(?<![\w.])" + _LOGGER + rb"\W{1,9}(level(name)?\W{1,6})?(?i:INFO|DEBUG)\b"
+        rb"|\b(?i:INFO|DEBUG)\W{1,9}((name|logger)\W{1,6})?" + _LOGGER + rb"(\W{2}|[]:|\"'])",
+        b"fetching checkpoint from http": rb"\bfetching checkpoint from http\S+( took [\d.e-]+s)?$",
         b'] "GET /checkpoint/': rb'^\S+ - - \[[^\]\n]*\] "GET /checkpoint/[^"\n]*" 200 ',  # torchft heals a group
         b'] "GET /new_session': rb'^\S+ - - \[[^\]\n]*\] "GET /new_session[^"\n]*" 200 ',  # parameter server
         b"The given buffer is not writable": rb":\d+: UserWarning: The given buffer is not writable",  # torchft heals
@@ -31,7 +39,4 @@ _RANK = re.compile(rb"^\[rank\d+\]: ?")
 
 def is_noise(line: bytes) -> bool:
     """Return whether a line of a log is known noise."""
-    for words, pattern in _NOISE.items():
-        if words in line:
-            return pattern.search(_RANK.sub(b"", line)) is not None
-    return False
+    return any(words in line and pattern.search(_RANK.sub(b"", line)) for words, pattern in _NOISE.items())

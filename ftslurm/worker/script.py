@@ -54,7 +54,9 @@ def run(
         exec(code, main.__dict__)  # noqa: S102 running the user's script is the purpose
     except SystemExit as leave:
         if exit_code := _exit_code(leave.code):
-            _end(exit_code, None if isinstance(leave.code, int) else leave, on_failure)
+            # Hydra, argparse and others print an exception that they handle, and leave with a number.
+            handled = None if leave.__suppress_context__ else leave.__context__
+            _end(exit_code, handled if isinstance(leave.code, int) else leave, on_failure)
     except BaseException as error:
         _print_traceback(error)
         _end(1, error, on_failure)

@@ -354,9 +354,20 @@ def watch_script(task: Task, channel: Channel, watchers: Watchers, assign: messa
 
 
 def describe(error: BaseException) -> tuple[str, str]:
-    """Return the first line of an exception, and its traceback as Python prints it."""
-    line = last_words.first_line("".join(traceback.format_exception_only(error)))
+    """Return the first line of an exception, with that of its first cause, and its traceback as Python prints it."""
+    lines = [last_words.first_line("".join(traceback.format_exception_only(one))) for one in causes(error)]
+    line, first = lines[0], lines[-1]
+    if first.partition(": ")[2] not in line:  # else it repeats what the cause says
+        line = f"{last_words.shorten(line)}, caused by {first}"
     return line[:_MOST_ERROR] or type(error).__name__, "".join(traceback.format_exception(error))
+
+
+def causes(error: BaseException) -> list[BaseException]:
+    """Return an exception, what it was raised from, and so on."""
+    found = [error]
+    while (below := found[-1].__cause__) is not None and below not in found:
+        found.append(below)
+    return found
 
 
 def last_lines(text: str) -> str:
@@ -366,7 +377,8 @@ def last_lines(text: str) -> str:
 
 def ran_out_of_memory(error: BaseException) -> bool:
     """Return whether an exception means out of memory, the host's (MemoryError) or a GPU's (torch.OutOfMemoryError)."""
-    return not {"MemoryError", "OutOfMemoryError"}.isdisjoint(kind.__name__ for kind in type(error).__mro__)
+    kinds = {kind.__name__ for one in causes(error) for kind in type(one).__mro__}
+    return not {"MemoryError", "OutOfMemoryError"}.isdisjoint(kinds)
 
 
 # --- environment, GPUs, log and store ---------------------------------------------------------------------------------

@@ -63,7 +63,7 @@ def _reached(unit: Unit) -> int | None:
 
 
 UNREPORTED = "its srun has ended with 0, but not every rank has reported that its script ended"
-LONGEST = 120  # characters of an exception in `step_exited`
+LONGEST = 240  # characters of an exception in `step_exited`
 
 
 def _cause(unit: Unit, ended: Ended, best: Evidence | None, tasks: int) -> Cause:

@@ -154,5 +154,5 @@ def test_a_time_is_so_long_ago_or_a_time_of_the_day_or_of_a_calendar() -> None:
 
 @pytest.mark.parametrize("text", ["", "10", "x", "25:00", "10 m", "99999999999999d", "2026-13-01"])
 def test_what_is_no_time_is_refused(text: str) -> None:
-    with pytest.raises(argparse.ArgumentTypeError, match=r"no time.*write 10m"):
+    with pytest.raises(argparse.ArgumentTypeError, match=r"no time.*write 7d, 10m"):
         since(text)

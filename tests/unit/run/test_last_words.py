@@ -59,6 +59,28 @@ ENDINGS = {
     "a warning after a text": (f"no data in /data\n{LEAKED}", "no data in /data"),
     "a warning alone": (LEAKED, ""),
     "a logged error": ("ERROR:root:loss is nan\nsaving\nbye\n", "ERROR:root:loss is nan"),
+    "a value that Hydra cannot override": (
+        "Could not override 'modle.dim'.\nTo append to your config use +modle.dim=1\nKey 'modle' is not in struct\n"
+        "    full_key: modle\n    object_type=dict\n\n"
+        "Set the environment variable HYDRA_FULL_ERROR=1 for a complete stack trace.\n",
+        "Key 'modle' is not in struct",
+    ),
+    **{
+        f"advice {number}": (f"the data is gone\n  (shard 7)\n{advice}\n", "the data is gone")
+        for number, advice in enumerate(
+            (
+                "Set the environment variable HYDRA_FULL_ERROR=1 for a complete stack trace.",
+                "note: run with `RUST_BACKTRACE=1` environment variable to display a backtrace",
+                "Set TORCHDYNAMO_VERBOSE=1 for the internal stack trace",
+                "For debugging consider passing CUDA_LAUNCH_BLOCKING=1",
+                "Compile with `TORCH_USE_CUDA_DSA` to enable device-side assertions.",
+                "See https://hydra.cc/docs/1.2/advanced/override_grammar/basic for details",
+                "Try 'train.py --help' for help.",
+                "For more information try --help",
+            )
+        )
+    },
+    "what a script says of a variable": ("set up\nuse of DATA_DIR is over\n", "use of DATA_DIR is over"),
     "no error": ("no error found\n0 errors\nstep 9 loss 0.1\n", "step 9 loss 0.1"),
     "an error that names a warning": (
         "UserWarning: bad\nRuntimeError: warnings are errors\n",

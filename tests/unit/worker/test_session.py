@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import gc
 import os
+import subprocess
 import sys
 import weakref
 from dataclasses import replace
+from itertools import pairwise
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -159,6 +161,62 @@ def test_an_exception_is_described_by_its_first_line_and_its_traceback() -> None
     assert line == "ValueError: two"
     assert trace.startswith("Traceback (most recent call last):")
     assert trace.endswith("ValueError: two\nlines\n")
+
+
+def raised(*errors: Exception) -> Exception:
+    """Return the last of these, each raised from the one before."""
+    for cause, error in pairwise(errors):
+        error.__cause__ = cause
+    return errors[-1]
+
+
+@pytest.mark.parametrize(
+    ("error", "line"),
+    [
+        (raised(OSError("no route"), RuntimeError("step 7")), "RuntimeError: step 7, caused by OSError: no route"),
+        (raised(ValueError("a"), KeyError("b"), TypeError("c")), "TypeError: c, caused by ValueError: a"),
+        (raised(ValueError("bad lr"), RuntimeError("config: bad lr")), "RuntimeError: config: bad lr"),
+        (
+            raised(ValueError("the first\nof two"), RuntimeError("x" * 500)),
+            f"RuntimeError: {'x' * 103}..., caused by ValueError: the first",
+        ),
+    ],
+)
+def test_the_first_cause_of_an_exception_is_told(error: Exception, line: str) -> None:
+    assert session.describe(error)[0] == line
+    assert not session.ran_out_of_memory(error)
+    assert session.ran_out_of_memory(raised(MemoryError("no"), error.__cause__ or error, error))
+
+
+def test_causes_in_a_ring_end() -> None:
+    error, other = ValueError("a"), KeyError("b")
+    error.__cause__, other.__cause__ = other, error
+    assert session.describe(error)[0] == "ValueError: a, caused by KeyError: 'b'"
+
+
+LEAVES = {
+    "raise SystemExit(3) from None": (3, None),
+    "sys.exit(3)": (3, "ValueError: boom"),
+    "sys.exit('no data')": (1, "SystemExit: no data"),
+    "sys.exit()": (0, None),
+    "sys.exit(0)": (0, None),
+    "argparse.ArgumentParser().parse_args(['--nothing'])": (2, "ValueError: boom"),
+}
+
+
+@pytest.mark.parametrize("leave", LEAVES)
+def test_an_exception_that_a_library_handles_before_it_leaves_is_the_cause(leave: str, tmp_path: Path) -> None:
+    (tmp_path / "train.py").write_text(
+        f"import argparse, sys\ntry:\n    raise ValueError('boom')\nexcept ValueError:\n    {leave}\n"
+    )
+    run = (
+        "from ftslurm.worker import script, session\n"
+        "def print_error(error): print(session.describe(error)[0])\n"
+        f"script.run('{tmp_path}/train.py', None, [], '', print_error, lambda: None)"
+    )
+    done = subprocess.run([sys.executable, "-c", run], capture_output=True, text=True, check=False)
+    code, error = LEAVES[leave]
+    assert (done.returncode, done.stdout.strip()) == (code, error or "")
 
 
 LIKE_ITS_GROUP = {"ROLE_NAME": "default", "ROLE_RANK": "1", "ROLE_WORLD_SIZE": "2"}

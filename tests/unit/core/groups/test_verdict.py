@@ -134,9 +134,9 @@ def test_the_launchers_own_words_are_kept_when_nobody_else_spoke() -> None:
     assert (verdict.code, verdict.error) == (78, "srun: error: Unable to create step")
 
 
-@pytest.mark.parametrize(("traces", "length"), [(((0, "Traceback ..."),), LONGEST), ((), 200)])
+@pytest.mark.parametrize(("traces", "length"), [(((0, "Traceback ..."),), LONGEST), ((), 300)])
 def test_a_long_error_is_cut_if_its_traceback_is_recorded(traces: Traces, length: int) -> None:
-    raised = Evidence(0, "n1", code=1, error="ValueError: " + "x" * 188)
+    raised = Evidence(0, "n1", code=1, error="ValueError: " + "x" * 288)
     error = classify(unit(raised, traces=traces), ended(1), 4, 50.0).error
     assert error is not None
     assert len(error) == length

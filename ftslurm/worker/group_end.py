@@ -42,12 +42,12 @@ def end(group: Any) -> None:
         elif gloo_end.is_gloo(group):
             gloo_end.end(group)
         elif native_of(group) is not None:
-            _start_abort(group)
+            start_abort(group)
         elif not isinstance(group, module().ProcessGroupWrapper):
             return
         elif hasattr(group, "_errored"):  # a group of GPUs, whose abort may take long
             group._errored = Aborted("aborted by ftslurm")  # before the abort, as torchft does: it unblocks the stream
-            _start_abort(group._pg)
+            start_abort(group._pg)
         else:
             group.abort()
 
@@ -80,7 +80,8 @@ def module() -> Any:
     return importlib.import_module("torchft.process_group")
 
 
-def _start_abort(inner: Any) -> None:
+def start_abort(inner: Any) -> None:
+    """Abort the communicators of one of torch's groups in a thread."""
     threading.Thread(target=on_this_device(_abort), args=(inner,), name=f"{IN_TORCH}abort", daemon=True).start()
 
 

@@ -114,7 +114,7 @@ class Patch(Enum):
                 _pending_state_dict _pg _quorum_future _quorum_id _step
             """,
             "torchft.process_group:ProcessGroupWrapper": "abort() _create_pg() _pg",
-            "torchft.process_group:ProcessGroupNCCL": "_errored",
+            "torchft.process_group:ProcessGroupNCCL": "_errored _timeout",
             "torchft.process_group:ProcessGroupBaby": "_p _futures _futures_lock",
             "torchft.process_group": "ProcessGroupGloo create_store_client()",
             "torchft.manager:_ManagedWork": "_work",

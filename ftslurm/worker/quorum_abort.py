@@ -33,6 +33,7 @@ from ftslurm.worker import group_end
 T = TypeVar("T")
 Receive = Callable[[type[messages.Broken]], messages.Broken]
 
+POLL_S = 0.001
 COLLECTIVE_S = 0.5  # time for a collective of a broken quorum to end by itself, with or without an error
 
 
@@ -54,7 +55,7 @@ class BrokenQuorums:
         self.broken = -1  # this quorum and all earlier ones are broken
         self.receive: Receive | None = None
         self.changed = threading.Condition()
-        self.joined = threading.local()  # its `quorum` is the one that a Manager has joined in this thread
+        self.joined = threading.local()  # its `quorum` is the one that a Manager has joined in this thread, from 1 on
 
     def install(self) -> None:
         """Have clients of the store of a broken quorum give up, and cover all process groups, also within others."""
@@ -87,14 +88,37 @@ class BrokenQuorums:
             return  # it connects to nobody, or another Manager had it
 
         def made(*args: Any, **kwargs: Any) -> Any:
+            quorum = getattr(self.joined, "quorum", 0)
             try:
-                return self.unless_broken(lambda: _connected(group, set_up(*args, **kwargs)))
+                return self.unless_broken(lambda: self._connected(group, set_up(*args, **kwargs), quorum))
             except Broken:
                 if is_baby:
                     group_end.end(group)  # it would wait for the others until its time-out
                 raise
 
         setattr(group, name, made)
+
+    def _connected(self, group: Any, made: Any, quorum: int) -> Any:
+        """Wait until all are connected, the quorum breaks or the group's time-out is over.
+
+        With NCCL the member that makes the communicator's id waits for the others in its first collective alone, on the
+        GPU. It is polled: to wait for it would stall the stream of the script, for good if a member dies.
+
+        Raises:
+            Broken: not all are connected. The communicator is aborted.
+        """
+        if hasattr(group, "_errored"):  # a group of GPUs
+            import torch
+
+            work = made.allreduce([torch.zeros(1, device=torch.accelerator.current_accelerator())])
+            until = time.monotonic() + group._timeout.total_seconds()
+            while not work.is_completed():
+                if time.monotonic() > until or self.broken >= quorum > 0:
+                    group_end.start_abort(made)  # else it would wait on the GPU for good
+                    raise Broken(f"not all members of quorum {quorum} have connected")
+                time.sleep(POLL_S)
+            work.wait()  # raises its error
+        return made
 
     def unless_broken(self, make: Callable[[], T]) -> T:
         """Run `make` in a thread of its own, which is abandoned if this thread's quorum breaks. Return its result.
@@ -103,8 +127,8 @@ class BrokenQuorums:
             Broken: the quorum has broken. torchft aborts the step and asks for another quorum.
             Exception: `make` has raised it.
         """
-        quorum: int | None = getattr(self.joined, "quorum", None)
-        if quorum is None:
+        quorum: int = getattr(self.joined, "quorum", 0)
+        if not quorum:
             return make()
         self._listen()
         made: Future[T] = Future()
@@ -180,14 +204,5 @@ class BrokenQuorums:
         return [m for m in list(self.managers) if m._quorum_id <= quorum]
 
     def _abort(self, manager: Any) -> None:
-        complain(f"a member of quorum {manager._quorum_id} is gone: its collective is aborted")
-        group_end.end(manager._pg)
-
-
-def _connected(group: Any, made: Any) -> Any:
-    """Wait until all are connected. With NCCL the one that makes the communicator's id does not wait for the others."""
-    if hasattr(group, "_errored"):  # a group of GPUs
-        import torch
-
-        made.allreduce([torch.zeros(1, device=torch.accelerator.current_accelerator())]).wait()
-    return made
+        group_end.end(manager._pg)  # at once: while a slow disk takes the line below, the next quorum may set it up
+        complain(f"a member of quorum {self.broken} is gone: its collective is aborted")

@@ -52,7 +52,7 @@ class MakesTheId(ProcessGroupWrapper):
     # NCCL on the rank that makes the communicator's id: it waits for the others in its first collective.
     _errored = None
     def _create_pg(self, store, rank, world_size):
-        return SimpleNamespace(allreduce=lambda tensors: store.get("the others"))
+        return SimpleNamespace(allreduce=lambda tensors: store.get("the others"), abort=bool)
 torch.distributed.ProcessGroupNCCL = torch.distributed.ProcessGroupXCCL = OnGpus
 torch.accelerator.current_device_index = lambda: "cpu"  # what torch.device() of this machine takes
 torch.accelerator.current_accelerator = lambda: None  # a torch for CUDA names its GPUs where there are none

@@ -7,6 +7,7 @@ import os
 import threading
 import time
 from collections.abc import Callable
+from datetime import timedelta
 from types import SimpleNamespace
 from typing import Any
 
@@ -24,7 +25,7 @@ LONG_S = 20.0
 process_group: Any = importlib.import_module("torchft.process_group")
 
 
-def quorums(*managers: Any, joined: int | None = 3) -> quorum_abort.BrokenQuorums:
+def quorums(*managers: Any, joined: int = 3) -> quorum_abort.BrokenQuorums:
     ours = quorum_abort.BrokenQuorums(managers, Position())
     ours.joined.quorum = joined
     return ours
@@ -57,7 +58,7 @@ def test_what_was_made_is_returned_and_an_error_is_raised() -> None:
     assert quorums().unless_broken(lambda: 7) == 7
     with pytest.raises(ZeroDivisionError):
         quorums().unless_broken(lambda: 1 / 0)
-    assert quorums(joined=None).unless_broken(threading.current_thread) is threading.current_thread()
+    assert quorums(joined=0).unless_broken(threading.current_thread) is threading.current_thread()
 
 
 @pytest.mark.parametrize("told_before", [True, False])
@@ -75,6 +76,45 @@ def test_a_quorum_that_breaks_is_not_waited_for(told_before: bool) -> None:
     never.set()
     while group_end.hold_exit():
         time.sleep(0.01)
+
+
+class OnGpus(process_group.ProcessGroupWrapper):  # type: ignore[misc]
+    """A process group of GPUs, whose collectives begin at once and end when all members are there."""
+
+    _errored = None
+
+    def __init__(self, timeout_s: float) -> None:
+        super().__init__(timedelta(seconds=timeout_s))
+        self.there, self.aborted, self.stalled = threading.Event(), threading.Event(), False
+
+    def _create_pg(self, *_: Any) -> Any:
+        def wait() -> None:
+            self.stalled |= not self.there.is_set()  # the stream of the script
+
+        work = SimpleNamespace(is_completed=self.there.is_set, wait=wait)
+        return SimpleNamespace(allreduce=lambda _: work, abort=self.aborted.set)
+
+
+@pytest.mark.parametrize("gone", ["it is known", "nobody knows", None])
+@pytest.mark.parametrize("joined", [3, 0])  # 0: the script has made the group, and no Manager
+def test_a_member_that_dies_while_gpus_connect_stalls_no_stream_and_nothing_is_left_on_the_gpu(
+    gone: str | None, joined: int
+) -> None:
+    ours = quorums(joined=joined)
+    group = OnGpus(0.3 if gone == "nobody knows" or not joined else LONG_S)
+    ours.cover(group)
+    threading.Timer(0.1, (lambda: ours.tell(3)) if gone else group.there.set).start()
+    if gone == "nobody knows":
+        ours.tell = lambda _: None  # type: ignore[method-assign]
+    began = time.monotonic()
+    if gone:
+        with pytest.raises(quorum_abort.Broken):
+            group._create_pg()
+    else:
+        assert group._create_pg() is not None
+    assert time.monotonic() - began < LONG_S / 2
+    assert group.aborted.wait(LONG_S if gone else 0) is bool(gone)
+    assert not group.stalled
 
 
 def test_one_that_breaks_says_nothing_of_later_ones() -> None:
@@ -126,6 +166,18 @@ def test_a_thread_of_ours_uses_the_gpu_of_who_waits_for_it(monkeypatch: pytest.M
         time.sleep(0.01)
     assert sorted(used) == [("abort", 3), ("abort NCCL", 3), ("connect", 3)]
     os.close(into)
+
+
+def test_the_group_of_the_next_quorum_is_left_alone_however_slow_the_log_is(monkeypatch: pytest.MonkeyPatch) -> None:
+    aborted: list[int] = []
+    one = manager(3, aborted)
+
+    def slow(_: str) -> None:
+        one._quorum_id, one._pg = 4, Group(lambda: aborted.append(4))
+
+    monkeypatch.setattr(quorum_abort, "complain", slow)
+    quorums(one)._abort(one)
+    assert aborted == [3]
 
 
 def test_a_process_group_in_a_child_process_gets_the_gpu_of_the_rank(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -20,6 +20,8 @@ PROCESSES = ("nvidia-smi", "--query-compute-apps=gpu_uuid,pid", "--format=csv,no
 LINKS = ("nvidia-smi", "nvlink", "--status")
 _LOST = re.compile(r"unknown error|lost|requires reset|err!", re.IGNORECASE)
 
+_FLAG = re.compile(r"\b(?:(yes|true|1)|no|false|0)\b", re.IGNORECASE)  # as drivers spell them
+
 ANSWER_S = 30.0
 
 
@@ -38,8 +40,8 @@ class GpuReading:
     used_mb: int | None = None  # memory in use
     processes: tuple[int, ...] = ()  # PIDs that compute on it
     ecc: int | None = None  # uncorrected errors since its last reset
-    is_pending: bool = False  # rows or pages of memory will be replaced at its next reset
-    rows_failed: bool = False  # replacing one has failed
+    is_pending: bool | None = None  # rows or pages of memory will be replaced at its next reset
+    rows_failed: bool | None = None  # replacing one has failed
     links: int | None = None  # active NVLinks
     problem: str = ""  # why it could not be read
 
@@ -74,11 +76,15 @@ def _reading(row: Sequence[str], processes: str, links: str) -> GpuReading:
     used, ecc, pending, failed, pages = told
     pids = re.findall(rf"^{re.escape(uuid)}, (\d+)", processes, re.MULTILINE)
     return GpuReading(
-        *(int(index), uuid, name, driver, _number(used)),
+        int(index),
+        uuid,
+        name,
+        driver,
+        _number(used),
         processes=tuple(map(int, pids)),
         ecc=_number(ecc),
-        is_pending="Yes" in (pending, pages),
-        rows_failed=failed == "Yes",
+        is_pending=_flag(f"{pending} {pages}"),
+        rows_failed=_flag(failed),
         links=_active(links, uuid),
         problem=next((word.strip("[]") for word in told if _LOST.search(word)), ""),
     )
@@ -86,6 +92,12 @@ def _reading(row: Sequence[str], processes: str, links: str) -> GpuReading:
 
 def _number(word: str) -> int | None:
     return int(word) if word.isdecimal() else None
+
+
+def _flag(words: str) -> bool | None:
+    """Return whether one of these words is a yes; None: each is unknown."""
+    found = _FLAG.findall(words)
+    return any(found) if found else None
 
 
 def _active(links: str, uuid: str) -> int | None:

@@ -49,7 +49,7 @@ def memory(gpus: Sequence[GpuReading]) -> Iterator[Finding]:
     """Yield which GPUs have memory errors."""
     problems = [problem for gpu in gpus if (problem := _memory_problem(gpu)) is not None]
     yield from (fail("memory", *problem) for problem in problems)
-    known = sum(gpu.ecc is not None for gpu in gpus)
+    known = sum(None not in (gpu.ecc, gpu.is_pending) for gpu in gpus)
     if known and not problems:
         yield ok("memory", f"no uncorrected error and no pending repair of {plural(known, 'GPU')}")
 

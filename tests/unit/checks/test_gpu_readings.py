@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import glob
+import itertools
 import shlex
 from collections.abc import Callable
 
 import pytest
 from programs import Programs
 
-from ftslurm.checks import gpu_readings
+from ftslurm.checks import gpu_readings, gpu_verdicts
+from ftslurm.checks.finding import Level
 from ftslurm.checks.gpu_readings import GpuReading, NoAnswer
 from ftslurm.checks.shipped_check import main
 
@@ -48,7 +50,8 @@ def read(programs: Programs) -> Read:
 
 def test_all_that_nvidia_smi_says_becomes_a_value(read: Read) -> None:
     first, second = read(SOUND + WORN, processes=f"{OTHER}, 17\n{H200}, 9\n{OTHER}, 18\n", links=NVLINKS)
-    assert first == GpuReading(*(0, H200, "NVIDIA H200", "580.159.04", 600), processes=(9,), ecc=0, links=2)
+    sound = {"ecc": 0, "is_pending": False, "rows_failed": False}
+    assert first == GpuReading(*(0, H200, "NVIDIA H200", "580.159.04", 600), processes=(9,), links=2, **sound)
     assert second == GpuReading(
         *(1, OTHER, "NVIDIA A100-SXM4-80GB", "580.159.04", 4),
         processes=(17, 18),
@@ -61,6 +64,31 @@ def test_all_that_nvidia_smi_says_becomes_a_value(read: Read) -> None:
 
 def test_what_a_gpu_does_not_support_is_none(read: Read) -> None:
     assert read(OLD) == [GpuReading(0, H200, "Tesla V100", "470.57", 4, is_pending=True)]
+
+
+SPELLINGS: dict[str, bool | None] = {
+    "Yes": True,
+    "yes": True,
+    "1": True,
+    "TRUE": True,
+    "No": False,
+    "0": False,
+    "false": False,
+}
+SPELLINGS |= {"[N/A]": None, "N/A": None, "[Not Supported]": None, "?": None, "2": None}
+
+
+def test_yes_and_no_are_understood_however_a_driver_spells_them_and_what_is_unknown_is_not_sound(read: Read) -> None:
+    cases = list(itertools.product(SPELLINGS, SPELLINGS, SPELLINGS))
+    lines = [f"{n}, {H200}, NVIDIA H200, 580, 600, 0, {', '.join(words)}\n" for n, words in enumerate(cases)]
+    found = read("".join(lines))
+    assert len(found) == len(cases)
+    for gpu, (rows, failed, pages) in zip(found, cases, strict=True):
+        known = {SPELLINGS[rows], SPELLINGS[pages]} - {None}
+        assert (gpu.is_pending, gpu.rows_failed) == (True in known if known else None, SPELLINGS[failed])
+        told = [finding.level for finding in gpu_verdicts.memory([gpu])]
+        bad = SPELLINGS[failed] or True in known
+        assert told == ([Level.FAIL] if bad else [Level.OK] if known else [])
 
 
 def test_a_gpu_that_does_not_answer_is_one_with_a_problem(read: Read) -> None:

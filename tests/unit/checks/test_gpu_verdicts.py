@@ -11,7 +11,7 @@ from ftslurm.checks import gpu_trial, gpu_verdicts
 from ftslurm.checks.finding import Finding
 from ftslurm.checks.gpu_readings import GpuReading
 
-SOUND = GpuReading(0, "GPU-a", "H200", "580.159", 300, (), 0, links=18)
+SOUND = GpuReading(0, "GPU-a", "H200", "580.159", 300, (), 0, is_pending=False, links=18)
 OTHER = replace(SOUND, index=1, uuid="GPU-b")
 
 

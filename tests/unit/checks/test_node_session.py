@@ -96,7 +96,9 @@ def test_what_nvidia_smi_and_the_kernel_say_are_facts(programs: Programs, monkey
     monkeypatch.setattr(gpus, "names", lambda: {gpus.VARIABLES[0]: ["0"]})
     monkeypatch.setattr(kernel_log, "read", lambda: [OFF_THE_BUS, "[1.3] usb 1-1: new device"])
     found = node_facts.of_hardware(None)
-    assert found.readings == [GpuReading(0, "GPU-a", "NVIDIA A100", "550.54.15", 4, ecc=3)]
+    assert found.readings == [
+        GpuReading(0, "GPU-a", "NVIDIA A100", "550.54.15", 4, (), 3, is_pending=False, rows_failed=False)
+    ]
     assert (found.gpus, [one.sign.name for one in found.kernel or ()]) == (1, ["XID 79"])
     programs.add("nvidia-smi", body="echo no driver; exit 9")
     assert node_facts.of_hardware(None).readings == "no driver"

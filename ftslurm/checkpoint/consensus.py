@@ -52,6 +52,12 @@ class RankGroup:
             self.store.set(f"{back}{rank}", json.dumps(merged))
         return merged
 
+    def gather(self, value: Any) -> list[Any]:
+        """Return the values of all ranks on rank 0, and none elsewhere: to send them to each rank would take long."""
+        values: list[Any] = []
+        self.agree(value, values.extend)
+        return values
+
     def _take(self, key: str) -> Any:
         """Wait for a value, without a call that blocks: other threads use the store meanwhile."""
         assert self.store

@@ -13,6 +13,7 @@ from __future__ import annotations
 import collections
 import hashlib
 import io
+import itertools
 import pickle
 import warnings
 import zlib
@@ -128,7 +129,7 @@ def tensors_by_path(tree: object) -> dict[str, torch.Tensor]:
 
 
 def write(snapshot: Snapshot, store: Store, part: str, group: RankGroup) -> layout.Files:
-    """Write a snapshot, all ranks together, and flush it to disk. Return what has been written.
+    """Write a snapshot, all ranks together, and flush it to disk. Return what has been written, on rank 0.
 
     Raises:
         GroupFailed: writing failed on at least one rank; the files there are unusable.
@@ -153,7 +154,7 @@ def write(snapshot: Snapshot, store: Store, part: str, group: RankGroup) -> layo
 
     group.run(write_tree)
     _write_tensors(mine, there, group)
-    return dict(collections.ChainMap(*group.agree(there.written, list)))
+    return dict(collections.ChainMap(*group.gather(there.written)))
 
 
 def _name_tensors(snapshot: Snapshot, group: RankGroup) -> tuple[dict[str, str], bool]:
@@ -162,15 +163,14 @@ def _name_tensors(snapshot: Snapshot, group: RankGroup) -> tuple[dict[str, str],
     if group.size == 1:
         return names, False
     digests = {path: _digest(piece.tensor) for path, piece in snapshot.pieces.items() if piece.placements is None}
-    same = {*group.agree(digests | {"": hashlib.sha256(snapshot.tree).hexdigest()}, _equal)}
-    names |= {path: f"{path}@{group.rank}" for path in {*digests} - same}
-    return names, group.agree("" not in same or any(name != path for path, name in names.items()), any)
+    differ = {*group.agree(digests | {"": hashlib.sha256(snapshot.tree).hexdigest()}, _unequal)}
+    names |= {path: f"{path}@{group.rank}" for path in differ & {*digests}}
+    return names, group.agree("" in differ or any(name != path for path, name in names.items()), any)
 
 
-def _equal(everyone: list[dict[str, str]]) -> list[str]:
-    """Return the keys that have the same value on all ranks."""
-    first, *others = everyone
-    return [path for path, digest in first.items() if all(other.get(path) == digest for other in others)]
+def _unequal(everyone: list[dict[str, str]]) -> list[str]:
+    """Return the keys, few as a rule, that do not have the same value on all ranks."""
+    return [path for path in {*itertools.chain(*everyone)} if len({one.get(path) for one in everyone}) > 1]
 
 
 def _digest(tensor: torch.Tensor) -> str:
@@ -187,13 +187,14 @@ def _write_tensors(pieces: Mapping[str, Piece], there: Files, group: RankGroup) 
     planner.set_up_planner({name: piece.tensor for name, piece in pieces.items()})
     writer.set_up_storage_writer(group.rank == 0)
     facts = {name: (name, str(p.tensor.dtype)[6:], p.tensor.size(), p.offsets, p.size) for name, p in pieces.items()}
-    written: list[Any] = []  # on rank 0
 
     def write_own() -> list[Any]:
         plan = writer.prepare_local_plan(SavePlan([_item(*one) for one in facts.values()]))
         plan = writer.prepare_global_plan([plan] * group.size)[group.rank]
         done = writer.write_data(planner.finish_plan(plan), planner).wait()
         return [(facts[one.index.fqn], one.size_in_bytes, vars(one.storage_data)) for one in done]
+
+    written = group.gather(group.run(write_own))
 
     def finish() -> None:
         items = [[(_item(*fact), size, _StorageInfo(**where)) for fact, size, where in each] for each in written]
@@ -202,7 +203,6 @@ def _write_tensors(pieces: Mapping[str, Piece], there: Files, group: RankGroup) 
             metadata, [[WriteResult(item.index, size, where) for item, size, where in each] for each in items]
         )
 
-    group.agree(group.run(write_own), written.extend)
     group.run_on_first(finish)
 
 

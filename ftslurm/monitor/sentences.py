@@ -295,6 +295,8 @@ def _joined(record: records.GroupJoined, status: RunStatus) -> str | None:
         if record.recovery_s is not None:
             how = "died" if group is None or group.last is None or is_failure(group.last.cause) else "left"
             took = f" {seconds(record.recovery_s)} after it {how}"
+        if (first_s := (record.phases or {}).get("commit") or 0.0) >= 1.0:  # the script may compile in it
+            took += f" ({seconds(first_s)} in its first step)"
         return f"group {record.group} is back: first step {step} committed{took}"
     if sum(g.joined or g.again for g in status.groups) == 1:
         after = f", {seconds(record.seconds)} after the launch" if record.seconds is not None else ""

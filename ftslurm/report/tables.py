@@ -33,7 +33,7 @@ WORDS = {cause.value: cause.row.words for cause in Cause} | {
     "import": "import: torch, torchft",
     "assign": "assign: ranks, store",
     "join": "join: the script, to its first quorum",
-    "commit": "commit: heal, first step",
+    "commit": "commit: heal, compilation, first step",
     "stalled": "stalled: a step took far too long",
     "undone": "undone: repeated from a checkpoint",
     "given_up": "given up: no further attempt",

@@ -189,6 +189,13 @@ def test_a_lost_node_reads_like_a_story() -> None:
     ]
 
 
+@pytest.mark.parametrize(("commit", "where"), [(None, ""), (0.3, ""), (4.0, " (4.0 s in its first step)")])
+def test_a_long_first_step_is_told_because_a_script_may_compile_in_it(commit: float | None, where: str) -> None:
+    back = ex.joined(20, 1, 72, attempt=1, recovery_s=4.3, phases={"join": 0.2, "commit": commit})
+    lines = [*ex.one_kill()[:-4], back]
+    assert f"group 1 is back: first step 72 committed 4.3 s after it died{where}" in told(lines)
+
+
 def test_every_fault_has_its_words() -> None:
     assert {*FAULTS} == {kind for kind, _ in DRILLS} - {"meteor"} | {"lighthouse"}
 

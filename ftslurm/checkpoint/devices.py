@@ -9,14 +9,10 @@ So does a script that does not select its GPU, which is seen by the contexts of 
 
 from __future__ import annotations
 
-import functools
 import os
 from collections.abc import Callable, Iterable
 from contextlib import suppress
-from typing import TYPE_CHECKING, TypeVar
-
-if TYPE_CHECKING:
-    import torch
+from typing import Any, TypeVar
 
 T = TypeVar("T")
 MISPLACED = (
@@ -33,7 +29,6 @@ def on_this_device(function: Callable[..., T]) -> Callable[..., T]:
         return function
     device = torch.accelerator.current_device_index()
 
-    @functools.wraps(function)
     def there(*args: object) -> T:
         with suppress(RuntimeError):  # the GPU is broken, which is for `function` to find
             torch.accelerator.set_device_index(device)
@@ -42,7 +37,7 @@ def on_this_device(function: Callable[..., T]) -> Callable[..., T]:
     return there
 
 
-def synchronize(tensors: Iterable[torch.Tensor]) -> None:
+def synchronize(tensors: Iterable[Any]) -> None:
     """Wait until the GPUs of these tensors have done what they were asked for, on whatever stream."""
     import torch
 
@@ -57,9 +52,8 @@ def misplaced() -> str:
     """
     import torch
 
-    has_context = getattr(torch._C, "_cuda_hasPrimaryContext", None)  # a build for CPUs has none
-    ranks, own = int(os.environ["LOCAL_WORLD_SIZE"]), int(os.environ["LOCAL_RANK"])
-    if has_context is None or not torch.cuda.is_initialized() or torch.cuda.device_count() != ranks:
+    gpus = torch.cuda.device_count() if torch.cuda.is_initialized() else 0
+    if str(gpus) != os.environ["LOCAL_WORLD_SIZE"]:
         return ""
-    others = [gpu for gpu in range(ranks) if gpu != own and has_context(gpu)]
-    return MISPLACED.format(others[0]) if others else ""
+    others = (gpu for gpu in range(gpus) if str(gpu) != os.environ["LOCAL_RANK"])
+    return next(map(MISPLACED.format, filter(torch._C._cuda_hasPrimaryContext, others)), "")

@@ -46,15 +46,14 @@ class Pace(Onlooker):
 
     @quietly
     def ends(self, now: float, committed: bool) -> None:
-        """The step is over. The next one begins even if this one cannot be measured."""
-        began, own_s, waited_s = self._began, self._own_s, self._waited_s
-        gpu_began, gpu_reduced = self._gpu_began, self._gpu_reduced
-        self._began, self._own_s, self._waited_s = now, None, 0.0
-        self._gpu_began = self._gpu_reduced = None
-        if committed and began is not None and own_s is not None:
-            gpu_s = _between_s(gpu_began, gpu_reduced)
-            self._steps.append((max(own_s, gpu_s - waited_s), now - began))
-        self._gpu_began = _gpu_time(self._device)
+        """The step is over."""
+        try:
+            if committed and self._began is not None and self._own_s is not None:
+                self._steps.append((max(self._own_s, self._gpu_s() - self._waited_s), now - self._began))
+        finally:  # the next one begins even if this one cannot be measured
+            self._began, self._own_s, self._waited_s = now, None, 0.0
+            self._gpu_began = self._gpu_reduced = None
+            self._gpu_began = _gpu_time(self._device)
 
     def medians(self) -> tuple[float | None, float | None]:
         """Return the medians of the own time and the whole time of the last STEPS steps in seconds; None: too few.
@@ -66,12 +65,12 @@ class Pace(Onlooker):
         own, whole = zip(*self._steps, strict=True)
         return round(median(own), 6), round(median(whole), 6)
 
-
-def _between_s(began: Any, reduced: Any) -> float:
-    """Return the seconds between two events by the GPU's clock; 0: there is none, or it is not that far."""
-    if began is None or reduced is None or not reduced.query():
-        return 0.0
-    return float(began.elapsed_time(reduced)) / 1000
+    def _gpu_s(self) -> float:
+        """Return the own time by the GPU's clock; 0: there is none, or it is not that far."""
+        began, reduced = self._gpu_began, self._gpu_reduced
+        if began is None or reduced is None or not reduced.query():
+            return 0.0
+        return float(began.elapsed_time(reduced)) / 1000
 
 
 def _gpu_time(device: Any) -> Any:

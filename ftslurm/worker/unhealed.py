@@ -57,11 +57,10 @@ class Watch(Onlooker):
     @quietly
     def _stepped(self, *_: object) -> None:
         self._steps += 1
-        if self._steps != STEPS:
-            return
-        self._tell()
-        if text := devices.misplaced():
-            self._warn(text)
+        if self._steps == STEPS:
+            self._tell()
+            if text := devices.misplaced():
+                self._warn(text)
 
     def _tell(self) -> None:
         if not self.over:

@@ -298,7 +298,11 @@ IN_SET_UP = (
     *(("before", 2, 0), ("set-up", 2, 1), ("connecting", 2, 2)),
     *(("before", 0, 0), ("connecting", 0, 1), ("set-up", 0, 2)),
 )
-NO_WATCHDOG = ('job.env.TORCH_NCCL_ASYNC_ERROR_HANDLING="0"',)
+# torch's watchdog leaves the processes alone, and does not sleep 60 s (4 times this) after an error of NCCL.
+NO_WATCHDOG = (
+    'job.env.TORCH_NCCL_ASYNC_ERROR_HANDLING="0"',
+    'job.env.TORCH_NCCL_WAIT_TIMEOUT_DUMP_MILSEC="100"',
+)
 KILLED = "one of two groups is killed and ends with the weights of the other; Gloo between them"
 
 # In the order of their importance: the time may end.
@@ -314,22 +318,22 @@ CHECKS = (
     Check(
         "NCCL, killed in a collective",
         "of three groups each is killed once, in an allreduce or before it; heals over HTTP, weights as undisturbed",
-        90,
-        partial(gpu_nccl.deaths, 3, IN_A_COLLECTIVE),
+        165,
+        partial(gpu_nccl.deaths, 3, IN_A_COLLECTIVE, linger_s=75),
+        True,
+    ),
+    Check(
+        "NCCL, killed, watchdog off",
+        "the same with the variables that keep torch's watchdog from ending a survivor 60 s later",
+        165,
+        partial(gpu_nccl.deaths, 3, IN_A_COLLECTIVE, words=NO_WATCHDOG, linger_s=75),
         True,
     ),
     Check(
         "NCCL, killed in set-up",
-        "the same, and twice more while the communicator is made, also the group that makes its id",
+        "killed like that, and twice more while the communicator is made, also the group that makes its id",
         110,
         partial(gpu_nccl.deaths, 3, IN_SET_UP),
-        True,
-    ),
-    Check(
-        "NCCL, killed, no watchdog",
-        "killed in a collective with TORCH_NCCL_ASYNC_ERROR_HANDLING=0: torch's watchdog ends no process",
-        90,
-        partial(gpu_nccl.deaths, 3, IN_A_COLLECTIVE, words=NO_WATCHDOG),
         True,
     ),
     Check(

@@ -39,8 +39,14 @@ def undisturbed(groups: int, kind: str = "nccl") -> str:
         return same_weights(training, groups)
 
 
-def deaths(groups: int, planned: Sequence[Death], words: tuple[str, ...] = (), kind: str = "nccl") -> str:
-    """Groups die as planned, each when all train, heal, and all end with the weights of an undisturbed training."""
+def deaths(
+    groups: int, planned: Sequence[Death], words: tuple[str, ...] = (), kind: str = "nccl", linger_s: float = 0.0
+) -> str:
+    """Groups die as planned, each when all train, heal, and all end with the weights of an undisturbed training.
+
+    Args:
+        linger_s: so long they train on. torch's watchdog, if it finds NCCL's error first, ends its process 60 s later.
+    """
     with started(groups, kind, *planned, words=words) as training:
         training.kills += [Kill(f"group-{group:04d}", attempt) for _, group, attempt in planned]
         attempts = dict.fromkeys(range(groups), 0)
@@ -50,6 +56,7 @@ def deaths(groups: int, planned: Sequence[Death], words: tuple[str, ...] = (), k
                 (training.dir / f"die-{died}-{attempt}").touch()
             attempts[died] = attempt + 1
         all_train(training, attempts)
+        time.sleep(0.0 if GLOO else linger_s)
         end_soon(training)
         said = same_weights(training, groups)
         return f"{len(planned)} deaths; {said}\n{pauses(training, attempts)}"
@@ -76,7 +83,8 @@ def heals(groups: int = 4) -> str:
         said = same_weights(training, groups)
         few = "" if len(readings) == HEALS else f" of {HEALS}: the time was over"
         first = f"{len(readings)} heals{few}, one every {took / len(readings):.1f} s; {said}"
-        return "\n".join([first, pauses(training, {0: 0}), f"the survivor: {trend.judged(readings)}"])
+        untold = "" if GLOO or "GPU MB" in readings[0] else "; the driver does not tell GPU memory by process"
+        return "\n".join([first, pauses(training, {0: 0}), f"the survivor: {trend.judged(readings)}{untold}"])
 
 
 def from_gpu_to_gpu() -> str:

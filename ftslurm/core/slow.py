@@ -18,7 +18,7 @@ SLOW = 1.3  # times the median of the groups' own parts: slow
 EVEN = 1.15  # and no longer slow
 MATTERS = 0.05  # of a step: what it costs the others, else it is no matter
 LEAST_S = 0.01  # nor is less than this: so much is noise of the machine
-STEPS = 25  # so many steps in a row, after those that the medians need
+STEPS, SECONDS = 25, 30.0  # so long without a break, after the steps that the medians need: to begin, and to end
 LOOK_S = 1.0  # between two comparisons; workers report once a second
 
 
@@ -60,10 +60,11 @@ def _judge(turn: Turn, unit: Unit, others_s: float) -> None:
         return
     factor = EVEN if pace.told else SLOW
     slow = pace.own_s > factor * others_s and pace.own_s - others_s > max(MATTERS * pace.step_s, LEAST_S)
-    since = (step if pace.since is None else pace.since) if slow else None
-    ratio, told = times(pace.own_s, others_s), None
-    if since is not None and (pace.told or step - since >= STEPS):
-        told = ratio if pace.told is None or not pace.told / SLOW < ratio < pace.told * SLOW else pace.told
+    ratio, told, since = times(pace.own_s, others_s), pace.told, None
+    if slow is (told is None) or (slow and told and not told / SLOW < ratio < told * SLOW):
+        since = pace.since or (step, turn.now)
+        if step - since[0] >= STEPS and turn.now - since[1] >= SECONDS:
+            told, since = ratio if slow else None, None
     if (since, told) != (pace.since, pace.told):  # else every group would be looked at once a second
         turn.attempt(unit, pace=replace(pace, since=since, told=told))
     if told != pace.told:

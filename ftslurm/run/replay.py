@@ -214,7 +214,7 @@ class Reading(Past, Fold):
         step, own_s = self.live.get(group_unit(record.group)), record.own_s or 0.0
         if step is not None:
             told = slow.times(own_s, record.others_s or 0.0) if record.slow else None
-            self.live[step.unit] = replace(step, pace=Pace(own_s, record.step_s or 0.0, record.step, told))
+            self.live[step.unit] = replace(step, pace=Pace(own_s, record.step_s or 0.0, told))
 
     def replicas_differ(self, record: records.ReplicasDiffer) -> None:
         for group, node in zip(record.groups, record.nodes, strict=False) if record.equal else ():

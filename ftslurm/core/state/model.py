@@ -259,8 +259,8 @@ class Pace(Value):
 
     own_s: float  # its own part of a step
     step_s: float  # the whole step
-    since: int | None = None  # the step from which on it was found slow, in every comparison
     told: float | None = None  # how many times as long as the others it needs, as the journal says; None: not slow
+    since: tuple[int, float] | None = None  # step and time from which on each comparison has found otherwise
 
 
 class Attempt(Value):

@@ -43,14 +43,15 @@ def three(*moments: Moment, settings: Config | None = None) -> Story:
     return play(*THREE, *moments, config=settings or config(groups={"count": 3}))
 
 
-def test_a_group_that_needs_longer_for_its_part_of_25_steps_is_told_once_and_when_it_is_over() -> None:
+def test_a_group_that_needs_longer_for_its_part_for_half_a_minute_is_told_once_and_when_it_is_over() -> None:
     slow = EVEN | {B0: 0.28}
-    story = three(*steps(slow, 60, 84))
+    story = three(*steps(slow, 60, 118))
     assert told(story) == []  # it may pass
     story = three(*steps(slow, 60, 300), *steps(EVEN, 300, 400))
     assert told(story) == [(1, True), (1, False)]
-    first = story.records("group_slow")[0]
-    assert first["step"] <= 60 + 28
+    first, last = story.records("group_slow")
+    assert 60 + 60 <= first["step"] <= 60 + 66
+    assert 300 + 60 <= last["step"] <= 300 + 66
     assert (first["own_s"], first["others_s"], first["step_s"], first["nodes"]) == (0.28, 0.2, 0.5, ["n2"])
 
 
@@ -69,6 +70,20 @@ def test_what_costs_the_others_little_is_not_told(own: dict[StepId, float], step
 def test_one_that_becomes_much_slower_is_told_again() -> None:
     story = three(*steps(EVEN | {B0: 0.28}, 60, 200), *steps(EVEN | {B0: 0.44}, 200, 300))
     assert [record["own_s"] for record in story.records("group_slow")] == [0.28, 0.44]
+
+
+@pytest.mark.parametrize("seed", range(2))
+@pytest.mark.parametrize("step_s", [0.005, 0.5, 5.0])
+def test_a_group_that_is_slow_now_and_then_is_told_seldom(seed: int, step_s: float) -> None:
+    """Whatever the length of a step, and of the phases in which a group is slow."""
+    dice, moments, number, slow, until = random.Random(seed), list[Moment](), 60, False, 0.0
+    for second in range(300):
+        if second >= until:
+            slow, until = not slow, second + dice.choice([1, 5, 10, 20, 25])
+        number += max(1, round(1 / step_s)) if second % max(1, step_s) < 1 else 0
+        own = {id_: 0.4 * step_s * dice.uniform(0.9, 1.1) for id_ in EVEN} | ({B0: 0.9 * step_s} if slow else {})
+        moments.append((10 + second, [paced(id_, number, own_s, step_s) for id_, own_s in own.items()]))
+    assert len(told(three(*moments))) <= 2
 
 
 def test_of_two_groups_the_slow_one_is_told() -> None:
@@ -93,7 +108,7 @@ def test_groups_of_other_hardware_and_other_roles_are_not_compared() -> None:
 
 def test_a_slow_group_moves_to_a_free_node_and_its_own_gets_nothing_any_more() -> None:
     slow = EVEN | {B0: 0.28}
-    story = three(*steps(slow, 60, 100), (61, ev.Ended(B0, code=0)), (62,), settings=DRAIN)
+    story = three(*steps(slow, 60, 140), (81, ev.Ended(B0, code=0)), (82,), settings=DRAIN)
     assert story.records("node_drained") == [{"node": "n2", "by": "ftslurm: group 1 is slow there"}]
     (launch,) = [launch for launch in story.all(act.Launch) if launch.id == B1]
     assert launch.place == Place(("n4",))

@@ -70,7 +70,7 @@ def test_what_was_told_of_a_slow_group_is_known_to_the_next_controller(tmp_path:
     lines = [ex.started(), ex.launched(1, 1), line("group_slow", group=1, attempt=0, nodes=["n2"], **pace)]
     past = read_past(ex.new_run(tmp_path, lines))
     assert past is not None
-    assert past.live["group-0001"].pace == Pace(0.4, 0.5, 90, 2.0 if slow else None)
+    assert past.live["group-0001"].pace == Pace(0.4, 0.5, 2.0 if slow else None)
 
 
 def line(event: str, **fields: object) -> ex.Line:

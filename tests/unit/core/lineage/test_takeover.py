@@ -116,9 +116,12 @@ def test_what_was_saved_before_the_last_known_comparison_may_be_restored_whoever
 
 
 def test_a_group_that_was_told_as_slow_is_told_when_it_is_so_no_longer() -> None:
-    before = past(live(A0), replace(live(B0), pace=Pace(0.4, 0.5, 30, 2.0)))
-    even = [said.progressed(step, 50, 3, 2, 9, 0, own_s=0.2, step_s=0.5) for step in (A0, B0)]
-    story = play((10, opening(before)), (11, ALL), (11.5, word(A0), word(B0)), (20, even), (22,), config=array())
+    before = past(live(A0), replace(live(B0), pace=Pace(0.4, 0.5, 2.0)))
+    even, later = (
+        [said.progressed(step, number, 3, 2, 9, 0, own_s=0.2, step_s=0.5) for step in (A0, B0)] for number in (50, 90)
+    )
+    moments = (10, opening(before)), (11, ALL), (11.5, word(A0), word(B0)), (20, even), (22,), (52, later), (54,)
+    story = play(*moments, config=array())
     assert [(record["group"], record["slow"]) for record in story.records("group_slow")] == [(1, False)]
 
 

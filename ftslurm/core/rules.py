@@ -141,7 +141,7 @@ def _all_ended(turn: Turn, ended: list[Unit], failed: list[Unit], serving: list[
     if lineage.resuming and lineage.resume_step > 0:
         reason += f"; nothing was left to do after the checkpoint of step {lineage.resume_step}"
     elif lineage.step == 0 and not turn.independent:
-        reason += "; no step was ever committed: does the script use torchft's Manager?"
+        reason += "; no step was reported: does the script use torchft's Manager, and in the process of its rank?"
     # Without a committed step nothing shows that others did the failed share; a server keeps what the group did.
     doubtful = failed and lineage.step == 0 and not serving
     turn.set(ending=Ending(RunOutcome.FAILED if doubtful else RunOutcome.SUCCEEDED, reason))

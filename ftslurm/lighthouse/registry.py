@@ -114,8 +114,9 @@ class Book:
         if not self.checked or store in self.stores:
             return None
         return Refused(
-            f"a manager with the store {store[:40]!a} is refused, no attempt of this run has that store: a script that "
-            "gives its Manager a store of its own (store_addr) needs torchft's Lighthouse, lighthouse=torchft",
+            f"a manager with the store {store[:40]!a} is refused, no attempt of this run has that store. Either the "
+            "script makes its Manager in a child process (mp.spawn): ftslurm starts one process per rank "
+            "(groups.workers), make it there. Or it gives it a store of its own (store_addr): set lighthouse=torchft",
             for_now=True,
         )
 

@@ -219,7 +219,7 @@ def test_groups_of_a_script_that_never_steps_end_when_they_like() -> None:
     story = play(*STARTED, (10, finished(A0)), (600, finished(B0)), (601, ev.Ended(LIGHT0, 0)))
     (end,) = story.all(act.Finish)
     assert end.outcome == "succeeded"
-    assert "no step was ever committed" in end.reason  # a script without torchft's Manager must get a warning
+    assert "no step was reported" in end.reason  # a script without torchft's Manager must get a warning
     assert story.times(act.Kill, B0) == []
 
 

@@ -58,7 +58,10 @@ def refused(answer: object) -> Refused:
 
 def unknown(answer: object) -> bool:
     """Return whether a manager is refused because the controller has not announced its store."""
-    return isinstance(answer, Refused) and answer.for_now and "no attempt of this run" in answer.reason
+    if not isinstance(answer, Refused):
+        return False
+    both = "in a child process (mp.spawn)" in answer.reason and "(store_addr)" in answer.reason
+    return answer.for_now and "no attempt of this run" in answer.reason and both
 
 
 def taken(answer: object, holder: str) -> bool:

@@ -327,7 +327,7 @@ class Guard:
             self.say_alive()  # the step that it has reached
         self.say(messages.Exited(None if killed else code, -code if killed else None, oom, words, broken))
         self.network.close()  # other groups must see at once that the worker is gone
-        processes.kill_descendants(grace_s=0.2)  # time for Python's resource tracker, which cleans up after its parent
+        processes.kill_descendants(self.worker)
         self.channel.finish()
         if not killed:
             os._exit(code)
@@ -345,7 +345,7 @@ class Guard:
 
     def exit_orphaned(self, why: str) -> NoReturn:
         complain(f"{self.task.node} task {self.task.index}: {why}; ending the worker")
-        processes.kill_descendants()
+        processes.kill_descendants(self.worker)
         options = self.task.options
         if options.ends_job and self.task.index == 0:
             from ftslurm.guard import orphan
@@ -368,7 +368,7 @@ class Guard:
         broken = self.broken_hardware(broken_hardware.LONG_AGO_S)
         if broken is not None:  # a worker whose GPU is lost may hang
             self.say(messages.Exited(None, signal.SIGKILL, False, None, broken))
-        processes.kill_descendants()
+        processes.kill_descendants(self.worker)
         os._exit(ExitCode.KILLED_BY_ORDER)
 
     def broken_hardware(self, seconds: float = broken_hardware.RECENT_S) -> str | None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import ctypes
+import glob
 import os
 import signal
 import threading
@@ -13,6 +14,8 @@ from collections.abc import Iterator, Mapping
 
 PR_SET_PDEATHSIG, PR_SET_CHILD_SUBREAPER = 1, 36
 PF_EXITING = 0x4  # linux/sched.h
+TRACKER_S = 1.0  # Python's resource tracker removes shared memory and ends: in 0.05 s, or more on a busy machine
+HELPERS_S = 0.3  # other programs, such as wandb-core; some never end by themselves
 END_S = 5.0  # a killed process in uninterruptible sleep ends later
 STUCK_S = 1.0  # longest wait for the environment of one process
 
@@ -66,23 +69,38 @@ def kill(pid: int) -> None:
         os.kill(pid, signal.SIGKILL)
 
 
-def kill_descendants(grace_s: float = 0.0) -> None:
-    """Send SIGKILL to all descendants of this process until there are none, after a time to end by themselves.
+def kill_descendants(*dead: int) -> None:
+    """End all descendants of this process by SIGKILL, each after the time in which it may end by itself.
 
-    Orphans become children of a subreaper: none escapes.
+    Orphans become children of a subreaper: none escapes. Removes the shared memory that torch has named after them.
+
+    Args:
+        dead: descendants that have ended already.
     """
-    start = time.monotonic()
-    while time.monotonic() < start + grace_s + END_S:
-        below = descendants(os.getpid())
-        if not below:
-            return
-        if time.monotonic() >= start + grace_s:
-            for pid in below:
+    start, pids = time.monotonic(), set(dead)
+    while (passed := time.monotonic() - start) < END_S and (below := descendants(os.getpid())):
+        pids.update(below)
+        for pid in below:
+            if passed >= _grace_s(pid):
                 kill(pid)
         with contextlib.suppress(ChildProcessError):
             while os.waitpid(-1, os.WNOHANG)[0]:
                 pass
         time.sleep(0.005)
+    for path in glob.glob("/dev/shm/torch_*_*"):  # noqa: S108 torch_shm_manager would do so in two seconds
+        if path.split("_")[1] in map(str, pids):
+            with contextlib.suppress(OSError):
+                os.unlink(path)
+
+
+def _grace_s(pid: int) -> float:
+    """Return how long a descendant may live on: helpers clean up when the process that they serve has gone."""
+    line = read(f"/proc/{pid}/cmdline")
+    if "resource_tracker" in line:
+        return TRACKER_S
+    # Forks of this process, as the worker is, compute; all have the same addresses, which exec draws anew.
+    forked = read(f"/proc/{pid}/auxv") == read("/proc/self/auxv")
+    return 0.0 if forked or "multiprocessing" in line or "torch_shm_manager" in line else HELPERS_S
 
 
 def ancestors(pid: int) -> Iterator[tuple[int, str]]:

@@ -31,6 +31,7 @@ ORDER_S = 1.0  # longer than a process needs to end after the message `kill`
 LONGEST_LINE = 4096  # bytes of a stderr line that are read
 # Why an adopted step's task has let go of its controller.
 TOLD = frozenset((ExitCode.ORPHANED, ExitCode.NO_GUARD, ExitCode.END_REPORTED, ExitCode.DETACHED))
+GENTLE_S = 1.5  # longer than guards need that leave shared memory's helpers time to clean up
 STUCK_S = 0.2  # wait for the rest of a step after the loss of one of its nodes
 
 
@@ -77,6 +78,7 @@ class _Step:
     log_path: Path
     log_max_mb: int  # logs.max_mb
     kills: int = 0
+    forced_at: float | None = None  # when the message `kill` has had its time, and a signal ends the step
     slurm_id: str | None = None  # JOB.STEP, once a task has reported it
     heard: bool = False  # a task has sent a message
     cancelling: CancelStep | None = None  # it has been asked for
@@ -193,8 +195,9 @@ class Children:
                 self._write(child)
 
     def kill(self, step: StepId, first: int | None, stuck: bool = False) -> None:
-        """End a step at once: by the message `kill` and the signal `first`, and by SIGKILL when called again.
+        """End a step: by the message `kill`, by the signal `first` if that does not help, by SIGKILL when called again.
 
+        srun kills all processes at once on a signal; guards leave those time that remove shared memory.
         SIGKILL goes only to the launcher's main process: when srun's dies, its helper process kills the tasks.
 
         Args:
@@ -206,7 +209,14 @@ class Children:
         entry.stuck = entry.stuck or stuck
         self.send(step, messages.encode(messages.Kill()))
         entry.kills += 1
-        number = first if entry.kills == 1 else signal.SIGKILL
+        if entry.kills == 1 and entry.heard and not stuck:
+            entry.forced_at = time.monotonic() + GENTLE_S
+        else:
+            self._force(step, first if entry.kills == 1 else signal.SIGKILL)
+
+    def _force(self, step: StepId, number: int | None) -> None:
+        entry = self.steps[step]
+        entry.forced_at = None
         if step in self.adopted:
             self.cancel(step)  # the end of our srun does not end an adopted step
         for child in entry.children:
@@ -316,6 +326,8 @@ class Children:
         """
         for id_, step in list(self.steps.items()):
             if step.over_since is None:
+                if step.forced_at is not None and time.monotonic() >= step.forced_at:
+                    self._force(id_, signal.SIGTERM)
                 continue
             if not self.scheduler.direct:
                 waited = time.monotonic() - step.over_since > (STUCK_S if step.stuck else HELPER_S)

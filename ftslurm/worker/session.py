@@ -35,6 +35,7 @@ from ftslurm.worker import (
     group_end,
     parameter_sessions,
     patch_fit,
+    read_variables,
     script,
     torchft_patches,
 )
@@ -221,7 +222,7 @@ def prepare(task: Task, channel: Channel) -> tuple[running.RunCode, Watchers]:
         if task.local_index == 0:
             complain(f"{task.node} is announced as {reach.host}, and has {told} (cluster.interface)")
     bound = cpu_binding.bind(task.options.bind, task.local_index) if task.options.bind else ""
-    with no_garbage():
+    with no_garbage(), read_variables.noted():
         watchers = import_everything(task, channel)
         watchers.bound = bound
         if task.options.standby:
@@ -332,7 +333,9 @@ def watch_script(task: Task, channel: Channel, watchers: Watchers, assign: messa
             complain(f"warning: {text}")
     if watchers.compared is not None:
         watchers.compared.report = lambda step, digest: channel.say(messages.Digest(step, rank, digest))
-    if rank != 0:
+    if rank == 0:
+        watchers.unhealed.before = dict(os.environ)
+    else:
         watchers.progress.report = lambda _: None
     if rank != 0 or not assign.lighthouse:  # without a Lighthouse no script needs a Manager
         watchers.unhealed.over = True

@@ -1,4 +1,4 @@
-"""Warns the user of a script that trains without a torchft Manager, which nothing will heal, or on the wrong GPUs.
+"""Warns the user of a script that trains without a torchft Manager, which nothing will heal, or with wrong settings.
 
 torch calls a hook after each step of each optimizer. A script that has taken ten of them without a Manager trains
 without one. Other signs would be wrong:
@@ -9,15 +9,17 @@ without one. Other signs would be wrong:
 
 A script that ends sooner is checked at its end: the user is warned if it has taken a step, or leaves a process group.
 
-By the tenth step a script that does not select its GPU has shown it, too (devices.misplaced).
+By the tenth step a script that does not select its GPU has shown it, too (devices.misplaced), or that it sets variables
+too late (read_variables.py).
 """
 
 from __future__ import annotations
 
 import importlib
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 
 from ftslurm.checkpoint import devices
+from ftslurm.worker import read_variables
 from ftslurm.worker.onlooker import Onlooker, quietly
 
 STEPS = 10
@@ -40,6 +42,7 @@ class Watch(Onlooker):
         self.over = True  # nothing is watched yet; then: there is a Manager, or the user is warned
         self._warn = warn
         self._steps = 0
+        self.before: Mapping[str, str] | None = None  # the variables with which the script began; None: not looked at
 
     def install(self) -> None:
         """Start to watch; there is no warning before."""
@@ -51,6 +54,7 @@ class Watch(Onlooker):
         """Handle that the script has ended without an error."""
         import torch.distributed as dist
 
+        self._look_at_variables()
         if self._steps or (dist.is_available() and dist.is_initialized()):
             self._tell()
 
@@ -61,6 +65,12 @@ class Watch(Onlooker):
             self._tell()
             if text := devices.misplaced():
                 self._warn(text)
+            self._look_at_variables()
+
+    def _look_at_variables(self) -> None:
+        if self.before is not None and (text := read_variables.too_late(self.before)):
+            self._warn(text)
+        self.before = None
 
     def _tell(self) -> None:
         if not self.over:

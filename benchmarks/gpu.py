@@ -347,7 +347,7 @@ CHECKS = (
         "baby NCCL, killed in a collective",
         "a group is killed; NCCL runs in a child process of each group",
         90,
-        partial(gpu_nccl.deaths, 2, IN_A_COLLECTIVE[1:2], kind="baby-nccl"),
+        partial(gpu_nccl.deaths, 2, [("collective", 1, 0)], kind="baby-nccl"),
         True,
     ),
     Check(

@@ -19,6 +19,7 @@ import json
 import os
 import platform
 import re
+import signal
 import subprocess
 import sys
 import tempfile
@@ -494,6 +495,7 @@ def main() -> int:
         args.to = FOLDER.parents[1] / ".gpu/gpu.md"
         args.to.parent.mkdir(exist_ok=True)
     DEADLINE.at = time.monotonic() + 60 * args.minutes
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))  # so that the run of a check ends too
     gpu_nccl.GLOO = args.gloo
     about, kept = machine(), args.to.with_suffix(".json")
     found: dict[str, Found] = {}

@@ -179,10 +179,10 @@ class ControlChannel:
                 self.selector.unregister(self.reports)
                 self.reports = None
             for line in self.reported.feed(data):
-                self.say((self._with_hardware(line) or line) + b"\n")
+                self.say((self._with_evidence(line) or line) + b"\n")
 
-    def _with_hardware(self, line: bytes) -> bytes | None:
-        """Return the report of an exception with what blames the hardware; None: it is another one, or nothing does.
+    def _with_evidence(self, line: bytes) -> bytes | None:
+        """Return the report of a script's exception with what the guard knows of its cause; None: it is another report.
 
         The controller kills the step as soon as it has the report, so the guard's own last message may not reach it.
         """
@@ -190,8 +190,9 @@ class ControlChannel:
             return None
         with contextlib.suppress(messages.BadMessage):  # the controller reports it
             failed = messages.Report.decode(messages.parse(line))
-            if isinstance(failed, messages.Failed) and failed.started and (words := self.guard.broken_hardware()):
-                told = messages.Failed(**(vars(failed) | {"hardware": words}))
+            if isinstance(failed, messages.Failed) and failed.started:
+                known = {"hardware": self.guard.broken_hardware(), "oom": failed.oom or self.guard.ran_out_of_memory()}
+                told = messages.Failed(**(vars(failed) | known))
                 return messages.encode_report(told, failed.task).rstrip(b"\n")
         return None
 

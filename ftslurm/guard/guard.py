@@ -33,6 +33,7 @@ import sys
 import time
 from dataclasses import dataclass, field
 from functools import partial
+from math import inf
 from typing import NoReturn
 
 from ftslurm.errors import complain
@@ -54,6 +55,7 @@ CUT_OFF = (
     "the script of rank {} has closed descriptors that it had not opened (os.closerange?): what it did after that was "
     "not seen. It has ended well; let it close only its own"
 )
+OOM_S = 30.0  # the kill of a child explains for so long why its script fails
 DYING_S = 0.5  # longest time a process needs to end: freeing much memory on a busy machine is slow
 
 
@@ -168,7 +170,7 @@ class Guard:
         self.kernel = broken_hardware.KernelWatch(Tail())
         self.imported_mb = 0  # private memory of the worker when it had imported everything
         self.told_room = False
-        self.oom_kills = processes.oom_kills()  # those of earlier processes in this cgroup
+        self.oom_kills, self.oom_at = processes.oom_kills(), -inf  # in this cgroup, and when the last was noticed
         self.selector = selectors.PollSelector()  # unlike epoll it takes any kind of stdin
         end = end_file(task.options.log_dir, task.index) if task.options.adoptable else None
         self.channel = ControlChannel(self, reports, end)
@@ -207,6 +209,7 @@ class Guard:
                 if self.log is not None:
                     self.channel.files.start(self.log.update)
                 self.kernel.update()
+                self.ran_out_of_memory()
                 self.tell_room()
                 while self.network.warnings:
                     self.warn(self.network.warnings.popleft())
@@ -321,7 +324,7 @@ class Guard:
         words = self.channel.files.result(partial(self.close_log, crashed), "")
         if -code == signal.SIGBUS:
             words = "; ".join(filter(None, (words, broken_hardware.shared_memory())))
-        oom = killed and processes.oom_kills() > self.oom_kills
+        oom = killed and self.ran_out_of_memory()
         broken = self.broken_hardware() if code != 0 else None
         if code != 0:
             self.say_alive()  # the step that it has reached
@@ -391,6 +394,16 @@ class Guard:
             self.say(messages.Alive(state, None, None, None))
         else:
             self.say(messages.Alive(state, place.step, place.stage, round(place.since_s, 3)))
+
+    def ran_out_of_memory(self) -> bool:
+        """Return whether the kernel has just killed a process in this cgroup for want of memory: the worker or a child.
+
+        A script may survive the kill of a child, and fail for another reason later.
+        """
+        kills, now = processes.oom_kills(), time.monotonic()
+        if kills > self.oom_kills:
+            self.oom_kills, self.oom_at = kills, now
+        return now - self.oom_at < OOM_S
 
     def tell_room(self) -> None:
         """Report, after the first committed step, how much memory the node has left: for a standby beside the group."""

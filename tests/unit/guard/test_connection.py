@@ -337,6 +337,34 @@ def test_messages_that_have_come_are_read_before_the_silence_is_judged() -> None
         os.close(fd)
 
 
+@pytest.mark.parametrize(
+    ("started", "kills", "ago_s", "oom"),
+    [(True, 1, 0, True), (True, 1, 20, True), (True, 1, 60, False), (True, 0, 0, False), (False, 1, 0, False)],
+)
+def test_an_error_just_after_a_child_was_killed_for_want_of_memory_has_that_cause(
+    started: bool, kills: int, ago_s: float, oom: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The script reads "DataLoader worker (pid 7) is killed by signal: Killed"."""
+    counted, clock = [3], [1000.0]
+    monkeypatch.setattr(processes, "oom_kills", lambda: counted[0])  # in a cgroup that a test cannot make everywhere
+    task = Task(
+        0, 0, "n1", options(["--log-dir=/nowhere", "--heartbeat-s=1", "--orphan-after-s=60"]), Gateway(pair()[1])
+    )
+    reports, written = os.pipe()
+    guard = Guard(task, 0, pair()[0], 1, reports)
+    monkeypatch.setattr(time, "monotonic", lambda: clock[0])
+    assert not guard.ran_out_of_memory()
+    counted[0] += kills
+    guard.ran_out_of_memory()  # as once a second
+    clock[0] += ago_s
+    for line in messages.encode_report(messages.Failed("RuntimeError: killed", started), 0).splitlines():
+        told = messages.Report.decode(messages.parse(guard.channel._with_evidence(line) or line))
+        assert isinstance(told, messages.Failed)
+        assert (told.error, told.started, told.oom) == ("RuntimeError: killed", started, oom)
+    for fd in (reports, written):
+        os.close(fd)
+
+
 @pytest.mark.nightly
 def test_the_time_in_which_a_guard_and_its_controller_stood_is_no_silence(tmp_path: Path) -> None:
     """As with `scontrol suspend`: both sides stand still for longer than orphan_after_s, and go on."""

@@ -70,6 +70,8 @@ SRUN_SAYS, MOST_SAID = "srun: error: ", 500
 UNSYNCED = (records.Progress, records.ScriptBegun)  # no later controller needs these: nothing waits for their disk
 INBOX_S = 0.25  # how often the inbox is read: one listing of a local folder
 INBOX_SHARE = 20  # of this process's time it takes at most the 20th part, whatever members of a group leave there
+SETTLES_S = 1.5  # after a signal the controller leads on for so long: it sees what else ends with its job
+LINGERS_S = 30.0  # a Lighthouse serves for so long after its controller has handed over
 UNWRITTEN_S = 10.0  # at the end of a run; Slurm kills a cancelled job after 30 s (KillWait)
 log = logging.getLogger("ftslurm.controller.loop")
 
@@ -126,6 +128,7 @@ class Controller:
         self.errors = ErrorBoundary(self._record, self.now)
 
         self.leaving: str | None = None  # why another controller goes on with all that runs
+        self.leaves_at = 0.0
         self.next_ping = self.next_inbox = self.lead_checked = 0.0
         self.last_printed: dict[StepId, str] = {}  # by the launcher of each step
 
@@ -158,8 +161,8 @@ class Controller:
             for text in filter(None, (self.journal.damage, died)):
                 self._record(records.Warned(group=None, text=text))
             due = 0.0
-            while not self.state.finished and self.leaving is None:
-                while not self.events and self.leaving is None and self.now() < due:
+            while not self.state.finished and not self._leaves():
+                while not self.events and not self._leaves() and self.now() < due:
                     self._gather(due)
                 self._gather(0.0)  # after a pause of this process: read all messages before judging any silence
                 actions = self._decide()
@@ -171,7 +174,12 @@ class Controller:
         except leadership.Superseded:
             log.warning("another controller has taken the lead")
             self.children.leave()
+            self.children.end_by_order()
             return leadership.SUPERSEDED
+
+    def _leaves(self) -> bool:
+        """Return whether to hand over now."""
+        return self.leaving is not None and self.now() >= self.leaves_at
 
     def _end(self) -> str:
         self.children.background.kill(Probe)  # srun goes on trying at a lost node
@@ -179,6 +187,8 @@ class Controller:
             self.executor.end(self.state)
         else:
             self.children.leave()  # before the journal records it: then the next controller may adopt the steps
+            if self.config.lighthouse.kind != "ftslurm":
+                self.children.end_by_order()  # it cannot hand over to its successor
             lines = (reports.line(unit, self.now()) for unit in self.state.groups)
             self._write([line for line in lines if line is not None])
             self._tell()
@@ -186,6 +196,10 @@ class Controller:
         outcome = self.state.ending.outcome if self.state.ending else "left"
         self._close_journal()
         return outcome
+
+    def linger(self) -> None:
+        """After `left`: wait until the next controller's Lighthouse has taken over from the one here."""
+        self.children.end_by_order(LINGERS_S)
 
     def _close_journal(self) -> None:
         """Close the journal. If the end of the run cannot be written, leave it for `status`, and wait UNWRITTEN_S."""
@@ -253,7 +267,7 @@ class Controller:
         If the groups have jobs of their own (array mode), only the controller's job ends, unless it was cancelled.
         """
         if self.separate_jobs and number == signal.SIGUSR2:
-            self.leaving = "its job is about to end"
+            self.leaving, self.leaves_at = "its job is about to end", self.now() + SETTLES_S
         elif self.separate_jobs and number == signal.SIGTERM:
             self._ask(AskOwnState(signalled=True))
         else:
@@ -352,6 +366,7 @@ class Controller:
         events, self.events = [*self.alive.values(), *self.events], []
         self.alive = {}
         self.state, actions = decide(self.state, events, self.now(), self.config, self.errors)
+        self.leaving = self.leaving or self.state.hands_over
         if self.state.ending is not None:
             self.leaving = None  # the run ends, so no other controller is to continue it
         return actions

@@ -32,6 +32,8 @@ def vacate(turn: Turn) -> None:
         return
     elsewhere: dict[int, tuple[bool, bool]] = {}
     for one in turn.jobs:
+        if one.pool == records.CONTROLLER_POOL:
+            continue
         cause = one.leaving
         must = _must(turn, one)
         if one.usable and (must or _moves(turn, one, elsewhere)):
@@ -49,13 +51,13 @@ def _must(turn: Turn, one: Job) -> bool:
 
     The last group that holds the training's state stays longer: others may be about to return. It leaves when there
     is just enough time to save a checkpoint, after saving it. A step that is being adopted stays until it can be
-    stopped.
+    stopped, and all do until the Lighthouse can be told.
     """
     now, config = turn.now, turn.config
     if one.ends is None or not one.usable or not turn.due(one.ends - config.cluster.signal_s, JOBS):
         return False
     end, units = one.ends - config.stop.grace_s - SPARE_S, list(living(turn, one.name))
-    if any(u.adopting for u in units) and not turn.due(end, JOBS):
+    if (any(u.adopting for u in units) or not turn.lighthouse_serves) and not turn.due(end, JOBS):
         return False
     if _joined_elsewhere(turn, one) or not any(u.joined for u in units):
         return True
@@ -219,6 +221,8 @@ def _may_go(turn: Turn, unit: Unit) -> bool:
     """Return whether a group may leave its nodes before it must: the training goes on, and no other group moves."""
     if unit.joined and not turn.independent and not _others_are_settled(turn.table, unit):
         return False
+    if not turn.lighthouse_serves or supply.hand_over_due(turn) is not None:
+        return False  # nobody could tell the others that it leaves
     return why_stuck(turn, unit) is None
 
 

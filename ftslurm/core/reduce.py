@@ -268,6 +268,8 @@ def _step_up(turn: Turn, unit: Unit) -> None:
 
 
 def _lighthouse_up(turn: Turn, said: messages.LighthouseUp, unit: Unit) -> None:
+    if said.serves:
+        turn.mark(unit, begun=turn.now)
     if unit.phase is not Phase.STARTING:
         return  # it is already being brought down
     run(turn, turn.attempt(unit, ready=Map({0: said.torchft})))

@@ -29,6 +29,7 @@ BACKLOG = 512
 DIAL_FOR_S = 10.0  # time-out of an attempt to connect; then the address is dialled again, if the server may move
 DIAL_AGAIN_S = 0.1
 RESOLVE_AGAIN_S = 0.5
+KEPT_S = 1.5  # longer than a Lighthouse takes to hand over to its successor
 TELL_S = 5.0  # a server that has not been reached for this long, while a client waits, is reported after the next try
 
 
@@ -73,7 +74,10 @@ class Forwarder(Listener):
         return f"http://127.0.0.1:{self.address[1]}"
 
     def go_to(self, url: str) -> None:
-        """Set the address of the server; "": it has none now. Close connections to the old one; clients dial again."""
+        """Set the address of the server; "": it has none now. Clients dial again.
+
+        Connections to the old one are closed after KEPT_S: it closes them itself when the new one takes over.
+        """
         if url != self.target:
             self.target, self.where = url, addresses.read(url)
             self.addresses: list[str] = []  # the one that answered last first
@@ -81,7 +85,10 @@ class Forwarder(Listener):
             self.is_settled = False  # the address has been reached, or reported
             self.problem = ""  # why the last attempt to connect has failed
             for limit in tuple(self.until_moved):
-                limit.end()
+                if limit.seconds == DIAL_FOR_S:
+                    limit.end()
+                else:
+                    asyncio.get_running_loop().call_later(KEPT_S, limit.end)
         self.moved.set_result(None)
         self.moved = asyncio.get_running_loop().create_future()
 

@@ -59,10 +59,6 @@ from ftslurm.slurm.parse import NO_OUTPUT, STATES, is_busy, read_rows, read_stat
 if TYPE_CHECKING:
     from ftslurm.launchers.srun import Slurm
 
-# PID of the pilot beside which the controller runs. The controller must not requeue the job that it runs in: Slurm's
-# SIGTERM could end its sruns, and with them the steps in other jobs. Instead this pilot gets SIGUSR1, as if Slurm
-# wanted its nodes back; another controller takes over and requeues the job.
-PILOT = "FTSLURM_PILOT"
 SUBMITS = "ftslurm.submission.pilot_jobs"
 PROBE_S = 60.0  # srun itself gives up after 10 to 20 s if a node does not answer
 NOT_NOW = ("Job is pending execution", "try again later")  # Slurm itself has just requeued the job, or is about to
@@ -86,8 +82,6 @@ def request(slurm: Slurm, ask: Ask) -> Request:
             return asked(commands.exclude_nodes(name, ",".join(filter(None, (always, *nodes, *noted)))))
         case CancelJobs(names):
             return asked(slurm.cancel(names))
-        case RequeueJob(name) if PILOT in os.environ and name == commands.job_name(os.environ):
-            return asked(["sh", "-c", 'kill -USR1 "$0"; true', os.environ[PILOT]])
         case RequeueJob(name):
             return asked(commands.requeue(name), partial(_requeued, name))
         case StartNow(name):
@@ -140,7 +134,7 @@ def _jobs(slurm: Slurm, text: str) -> tuple[list[Job], list[str]]:
     for row in rows:
         name, job, state, reason, nodes, began, ends, cut, base, comment = row
         mark, _, pool = comment.removesuffix("|").rpartition(":")
-        if mark == slurm.mark and re.fullmatch("[0-9]{1,9}", pool):
+        if mark == slurm.mark and re.fullmatch("-1|[0-9]{1,9}", pool):
             number = int(pool)
         elif name in slurm.pools or (base == slurm.config.internal.pilots and name != base):
             number = slurm.pools.get(name, 0)

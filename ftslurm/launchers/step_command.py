@@ -29,7 +29,7 @@ from ftslurm.security import programs, secret_variables
 CONNECT_S = 60.0  # the least for connecting to the Lighthouse or a manager
 # torchft sleeps for the limit of a quorum divided by its retries before it asks a Lighthouse again that was down, and
 # without any the death of a Lighthouse during a quorum would end every group.
-RETRY_S = 0.3
+RETRY_S = 0.1
 
 
 def command(config: Config, launch: Launch, log_dir: Path, *, local: bool, state: RunState | None = None) -> list[str]:

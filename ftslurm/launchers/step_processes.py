@@ -171,20 +171,27 @@ class Children:
         """Detach from all steps, so that they continue and a new controller can adopt them.
 
         When an srun ends its step ends too, unless all processes of srun are killed at once (22.05, 24.11, 26.05).
-        A Lighthouse beside the controller is ended, because it writes to the run directory. One that another controller
-        has adopted does not receive the message.
+        A Lighthouse beside the controller goes on until `end_by_order`.
         """
-        for pid, child in self.by_pid.items():
-            if child.by_order:
-                self.send(child.id, messages.encode(messages.Kill()))
-                continue
+        sruns = {pid: child for pid, child in self.by_pid.items() if not child.by_order}
+        for pid in sruns:
             with contextlib.suppress(ProcessLookupError):
                 os.killpg(pid, signal.SIGKILL)
-        for child in self.by_pid.values():
+        for pid, child in sruns.items():
             with contextlib.suppress(subprocess.TimeoutExpired):
-                child.process.wait(ORDER_S if child.by_order else HELPER_S)
-        self.by_pid.clear()
-        self.steps.clear()
+                child.process.wait(HELPER_S)
+            del self.by_pid[pid]
+
+    def end_by_order(self, after_s: float = 0.0) -> None:
+        """End a Lighthouse beside the controller, if it has not ended by itself after so many seconds.
+
+        One that another controller has adopted does not receive the message.
+        """
+        for child in self.by_pid.values():
+            for wait_s in (after_s, ORDER_S):
+                with contextlib.suppress(subprocess.TimeoutExpired):
+                    child.process.wait(wait_s)
+                self.send(child.id, messages.encode(messages.Kill()))
 
     def send(self, step: StepId, line: bytes) -> None:
         """Queue a line for every process of a step."""

@@ -39,14 +39,18 @@ class LastQuorum:
         except OSError as error:
             log(f"a successor of this Lighthouse will not know the last quorum: {path}: {error.strerror}")
 
-    def load(self) -> Quorum | None:
-        """Return the last quorum; None: there was none, or this machine has not written it since it was booted."""
+    def load(self, closed: bool = False) -> Quorum | None:
+        """Return the last quorum; None: there was none, or this machine has not written it since it was booted.
+
+        Args:
+            closed: its writer has closed the file, so any machine may read it.
+        """
         if self._file is None:
             return None
         with contextlib.suppress(OSError, struct.error, Malformed):
             boot, length, checksum = _HEAD.unpack(os.pread(self._file, _HEAD.size, 0))
             data = os.pread(self._file, min(length, _LARGEST), _HEAD.size)
-            if boot == self._boot and len(data) == length and zlib.crc32(data) == checksum:
+            if (closed or boot == self._boot) and len(data) == length and zlib.crc32(data) == checksum:
                 quorum = read_quorum(data)
                 sound = 0 <= quorum.id < MOST and quorum.members and all(m.step < MOST_STEPS for m in quorum.members)
                 return quorum if sound else None

@@ -15,9 +15,10 @@ import os
 import socket
 import time
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any, NoReturn
 
-from ftslurm.guard import interfaces
+from ftslurm.guard import interfaces, processes
 from ftslurm.guard.gateway import Gateway, taken
 from ftslurm.guard.guard import Task
 from ftslurm.guard.rank_log import take_output
@@ -31,12 +32,16 @@ from ftslurm.lighthouse.registry import OVER, Book, Refused
 from ftslurm.lighthouse.stock import Report
 from ftslurm.protocol import addresses, messages
 from ftslurm.protocol.position import Position
-from ftslurm.security import process_title
+from ftslurm.protocol.readiness import readable
+from ftslurm.security import owned_files, process_title
 
 UNKNOWN_FOR_S = 5.0  # how much later than the manager's first request the controller's announcement may arrive
 ASK_AGAIN_S = 0.02  # such a request is tried again
 STORES_TOLD = 16  # they must not fill the journal
 TOLD_S = 0.5  # after the first one, a successor has been announced all live attempts
+MAKES_WAY_S = 1.0  # a successor waits at most so long until no request waits
+REDIRECT_S = 0.2  # until the groups' guards know where a successor is
+ANSWERED_S = 0.005  # until answers are written
 BEAT_EVERY_S = 0.25  # the guard reports the age of the last beat to the controller
 PAUSE_S = 5e-6  # before a decision, for each group: several times what it takes
 FEW = 32  # up to so many groups, a decision for each request takes less time than the shortest timer, a millisecond
@@ -53,6 +58,7 @@ class Server:
         self.waiting: dict[asyncio.Future[bytes], Ask] = {}
         self.told: set[str] = set()  # the stores whose refusal is reported
         self.decision_due = False
+        self.closed = False  # a successor takes over
         self.evicted = False  # an attempt has been evicted since the last decision
         self.logged = 0  # the id of the last quorum in the log
         self.reported_refusal = ""
@@ -124,6 +130,8 @@ class Server:
     def decide(self, moment: float | None = None) -> None:
         """Decide; if there is a quorum, answer its members. The others keep waiting, as with torchft's own."""
         self.decision_due = False
+        if self.closed:
+            return
         moment = now() if moment is None else moment
         self._set_aside(moment)  # before a quorum without the silent is formed
         if self.evicted:
@@ -162,6 +170,24 @@ class Server:
             moment = now()  # one for both: whoever is forgotten was set aside before
             self.decide(moment)
             self.book.prune(moment)
+
+    def succeeded(self, successor: socket.socket) -> None:
+        """End when a successor asks for it."""
+        successor.setblocking(False)
+        self.successor = asyncio.ensure_future(self._make_way(successor))
+
+    async def _make_way(self, successor: socket.socket) -> None:
+        """End between two quorums, if no request waits for one soon. That closes the connection to the successor."""
+        if not await asyncio.get_running_loop().sock_recv(successor, 1):
+            return
+        until = now() + MAKES_WAY_S
+        while self.waiting and now() < until:
+            await asyncio.sleep(ANSWERED_S)
+        self.closed = True
+        await asyncio.sleep(ANSWERED_S)
+        log("a successor takes over")
+        flush()
+        os._exit(0)
 
     # --- the controller --------------------------------------------------------------------------------------------
 
@@ -254,10 +280,15 @@ async def serve(options: dict[str, Any], orders: int, report: Report, gateway: G
     """
     join_s, silence_s = options["join_timeout_ms"] / 1000, options["heartbeat_timeout_ms"] / 1000
     rules = Rules(options["min_replicas"], join_s, silence_s)
-    file = LastQuorum(options["folder"])
-    book = Book(rules, now(), options["attempt"], options["highest"], file.load())
+    channel = gateway.take_over(addresses.LIGHTHOUSE)  # connections wait in it
+    succeeds = ended_predecessor(options, orders, gateway, lambda: report(messages.LighthouseUp(url, serves=False)))
+    if not succeeds:
+        processes.fence(os.environ)
+    file = LastQuorum(options["folder"])  # on another node it shows what was written before the predecessor closed it
+    book = Book(rules, now(), options["attempt"], options["highest"], file.load(succeeds))
     server = Server(book, file, options["quorum_tick_ms"] / 1000, report)
-    serve_from(gateway.take_over(addresses.LIGHTHOUSE), server.server)
+    serve_from(channel, server.server.adopt)
+    serve_from(gateway.take_over(addresses.SUCCESSOR), server.succeeded)
     after = "" if book.last is None else f", after quorum {book.last.id}"
     log(f"serving at {url}: quorums from {book.next_id} on{after}, highest step {book.highest}")
     report(messages.LighthouseUp(url))
@@ -265,7 +296,34 @@ async def serve(options: dict[str, Any], orders: int, report: Report, gateway: G
     await server.tick()
 
 
-def serve_from(channel: socket.socket, server: GrpcServer) -> None:
+def ended_predecessor(options: dict[str, Any], orders: int, gateway: Gateway, up: Callable[[], None]) -> bool:
+    """Have the Lighthouse before this one end once the groups know this one: two never serve. Return whether it did.
+
+    Args:
+        options, orders, gateway: as for serve.
+        up: called at once, or when the predecessor is reached.
+    """
+    place = Path(options["folder"], "lighthouse.address")
+    try:
+        if options["attempt"] == 0:
+            return False
+        before = gateway.dial(owned_files.read_text(place), MAKES_WAY_S)
+    except OSError:
+        return False
+    finally:
+        up()
+        with contextlib.suppress(OSError):
+            owned_files.replace_file(place, f"{gateway.reserve()}/{addresses.SUCCESSOR}".encode())
+    with before, contextlib.suppress(OSError):
+        readable(orders, MAKES_WAY_S)
+        time.sleep(REDIRECT_S)
+        before.settimeout(2 * MAKES_WAY_S)
+        before.send(b"\0")
+        return not before.recv(1)
+    return False
+
+
+def serve_from(channel: socket.socket, adopt: Callable[[socket.socket], object]) -> None:
     """Serve the connections that the guard has admitted: each comes as a descriptor over `channel`."""
     loop = asyncio.get_running_loop()
     channel.setblocking(False)
@@ -273,7 +331,7 @@ def serve_from(channel: socket.socket, server: GrpcServer) -> None:
     def receive() -> None:
         data, connection = taken(channel)
         if connection is not None:
-            server.adopt(connection)
+            adopt(connection)
         elif data:
             log("a connection is lost: this process may not open more files (ulimit -n)")
         else:

@@ -14,6 +14,7 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any, NoReturn
 
+from ftslurm.guard import processes
 from ftslurm.guard.gateway import Gateway
 from ftslurm.protocol import addresses, messages
 from ftslurm.worker import patch_fit
@@ -27,6 +28,7 @@ async def serve(options: dict[str, Any], _orders: int, report: Report, gateway: 
     Args:
         options, gateway, url: as for server.serve; it takes no orders.
     """
+    processes.fence(os.environ)
     os.environ.setdefault("RUST_LOG", "warn")
     times = {name: options[name] for name in ("join_timeout_ms", "quorum_tick_ms", "heartbeat_timeout_ms")}
     server = load_native().LighthouseServer(bind="127.0.0.1:0", min_replicas=options["min_replicas"], **times)

@@ -78,7 +78,7 @@ def _of_run(record: records.JournalRecord | None, status: RunStatus) -> str | No
         case records.RunRequeued():
             return f"the run stops at step {record.steps or status.step}{_because(record.reason)}"
         case records.RunFinished():
-            counts = f"{plural(status.step, 'step')}, {plural(status.restarts, 'restart')}"
+            counts = ", ".join((plural(status.step, "step"), *(restarts(status) or ["0 restarts"])))
             return f"the run {ended(status.outcome)} ({counts}){_because(record.reason)}"
     return None
 
@@ -230,11 +230,19 @@ def _run_started(record: records.RunStarted) -> str:
     return f"run {record.run_id} {how}: {what}" + (f" ({record.after})" if record.after else "")
 
 
+def restarts(status: RunStatus) -> list[str]:
+    """Return how often a group has restarted after a failure, and how often all have together, if they have."""
+    counts = ((status.restarts, "restart"), (status.full_restarts, "full restart"))
+    return [plural(count, what) for count, what in counts if count]
+
+
 # --- Slurm jobs and nodes --------------------------------------------------------------------------------------------
 
 
 def groups_of(pool: int) -> str:
     """Return which groups the jobs of a pool are for."""
+    if pool == records.CONTROLLER_POOL:
+        return "the controller"
     return "groups" if pool == 0 else f"groups of cluster.ranges[{pool - 1}]"
 
 

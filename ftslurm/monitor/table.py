@@ -239,8 +239,7 @@ def _title(status: RunStatus, now: float, width: int) -> RenderableType:
     elif status.groups:
         word = "running" if status.lighthouse is None else "stepping"
         facts.append(f"{status.at_work} of {plural(len(status.groups), 'group')} {word}")
-    if status.restarts:
-        facts.append(plural(status.restarts, "restart"))
+    facts += sentences.restarts(status)
     if status.started is not None:
         facts.append(clock((status.finished or now) - status.started))
     title = Table.grid("", Column(justify="right"), padding=(0, 2))

@@ -11,9 +11,9 @@ from urllib.parse import urlsplit
 
 from ftslurm.protocol.value_class import Value
 
-LIGHTHOUSE, STORE, SERVER = "lighthouse", "store", "server"
+LIGHTHOUSE, SUCCESSOR, STORE, SERVER = "lighthouse", "successor", "store", "server"
 MANAGER, CHECKPOINT = "manager:", "checkpoint:"  # and a number, for a process may have several
-_SERVICE = re.compile(rf"{LIGHTHOUSE}|{STORE}|{SERVER}|({MANAGER}|{CHECKPOINT})\d+", re.ASCII)
+_SERVICE = re.compile(rf"{LIGHTHOUSE}|{SUCCESSOR}|{STORE}|{SERVER}|({MANAGER}|{CHECKPOINT})\d+", re.ASCII)
 
 
 class Address(Value):

@@ -295,10 +295,11 @@ class Injected(Report, kind="injected"):
 
 
 class LighthouseUp(LighthouseReport, kind="address"):
-    """The Lighthouse serves. torchft: its version, if it is torchft's."""
+    """The Lighthouse has an address. torchft: its version, if it is torchft's. serves: its predecessor has ended."""
 
     url: Text
     torchft: Text = ""
+    serves: Truth = True
 
 
 class QuorumRefused(LighthouseReport, kind="refused"):

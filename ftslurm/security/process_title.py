@@ -33,6 +33,18 @@ def of_run(role: str, run: str) -> None:
     _entitle(f"ftslurm {role}: {run}", f"ft:{role.lower()}")
 
 
+def leave_process_tree() -> None:
+    """Hide this process and what it starts from Slurm's proctrack/linuxproc; the death of its parent ends it.
+
+    When a job ends, linuxproc signals all descendants of the batch process: it would end the sruns that the controller
+    has in other jobs, and with them these jobs' steps. proctrack/pgid and proctrack/cgroup signal the batch process
+    alone. linuxproc overlooks a process whose name has a blank, and so does not find its children (22.05).
+    """
+    import ctypes
+
+    ctypes.CDLL(None).prctl(PR_SET_NAME, b"ft controller", 0, 0, 0)
+
+
 def _entitle(title: str, short: str) -> None:
     """Put in front of the command line what the process is, for ps and pgrep -f; `short`: for top, in 15 bytes."""
     import ctypes

@@ -133,7 +133,7 @@ def read_jobs(text: str) -> tuple[list[QueuedJob], bool]:
     (rows, damaged), out = read_rows(text, len(FINDING_FIELDS), is_job), list[QueuedJob]()
     for name, job, state, reason, user, script, comment in rows:
         comment = comment.removesuffix("|")
-        mark = re.sub(":[0-9]{1,9}$", "", comment) if comment.startswith("ftslurm:") else None
+        mark = re.sub(":(-1|[0-9]{1,9})$", "", comment) if comment.startswith("ftslurm:") else None
         out.append(QueuedJob(name, job, state, reason, user, mark, script))
     return out, not damaged
 

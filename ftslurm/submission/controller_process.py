@@ -36,14 +36,13 @@ if TYPE_CHECKING:
     from ftslurm.monitor.table import Lines
 
 
-def main(root: str, number: int, pid: int, signals: int | None, pilot: bool, after: str) -> int:
+def main(root: str, number: int, pid: int, signals: int | None, after: str) -> int:
     """Run the controller to its end, or until another one takes over. Return the exit code of `control`.
 
     Args:
         root: the run directory.
         number, signals, after: as for `control`.
         pid: the parent.
-        pilot: the parent is one that may be told to requeue itself.
     """
     if signals is None:  # the parent is a pilot, which gets the job's signals and asks for a hand-over with SIGUSR2
         for one in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGUSR1):
@@ -54,15 +53,13 @@ def main(root: str, number: int, pid: int, signals: int | None, pilot: bool, aft
     run = RunDir(Path(root))
     process_title.of_run("controller", run.root.name)
 
-    from ftslurm.launchers.slurm_requests import PILOT
-
     if os.getppid() != pid:
         return 1  # the parent died before prctl took effect
-    if pilot:
-        os.environ[PILOT] = str(pid)
     try:
-        output = _Output()
-        code = control(configuration.of_run(run), run, output, number, signals, after)
+        output, config = _Output(), configuration.of_run(run)
+        if config.array:
+            process_title.leave_process_tree()
+        code = control(config, run, output, number, signals, after)
     except FtslurmError as error:
         complain(error)
         return BAD_INPUT
@@ -131,6 +128,8 @@ def control(
             controller = Controller(config, run, scheduler, tell, reading.past, number, signals, after)
         with observing.observed(config, run, number) as tell_at_once:
             outcome = controller.run(tell_at_once)
+        if outcome == "left":
+            controller.linger()
     except EnvironmentProblem:
         raise
     except Exception:

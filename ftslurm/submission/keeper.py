@@ -16,7 +16,7 @@ from ftslurm.controller.signals import SIGNALS, Wakeup
 from ftslurm.errors import complain
 from ftslurm.protocol.readiness import readable
 from ftslurm.run import leadership
-from ftslurm.run.directory import RunDir
+from ftslurm.run.directory import RunDir, replace_text
 from ftslurm.run.journal import last_event
 from ftslurm.security import process_title
 from ftslurm.submission.lead import BAD_INPUT, LAST, MOST, WITHIN_S, Lead
@@ -42,6 +42,8 @@ def keep(run: RunDir, array: Config | None = None) -> int:
     lead = Lead(run, read_end)
     if not (_patiently(lead, None) if array is None else lead.follow(array)):
         return _exit_code(run)
+    if array is not None and (job := os.environ.get("SLURM_JOB_ID")):
+        replace_text(run.job_id, job)
     wakeup, interrupted = Wakeup(SIGNALS), False
     while True:
         interrupted |= _watch(lead, wakeup, write_end)

@@ -38,8 +38,9 @@ UNWRITTEN = 3  # of one whose run has not succeeded, which it could not write in
 # imported, so it imports nothing that is not needed for that.
 LAST = ("run_finished", "run_requeued", "controller_left")
 CHECKS_PER_S = 32  # of all pilots together: each check asks the file server a few times
-STAND_BACK_S = 5.0  # head start of the controller's own job, and of jobs that are not about to end
-LEAVE_S = 5.0  # how long a controller may take to leave its steps
+STAND_BACK_S = 1.0  # head start of the controller's own job, and of others than one that has just handed over
+FOLLOW_S = 0.25  # how often the controller's own job checks
+LEAVE_S = 10.0  # how long a controller may take to leave its steps
 END_S = 30.0  # how long it may take to tidy up when the run is over
 CRASHED_S = 20.0  # head start of all others after several crashes here
 
@@ -54,7 +55,6 @@ class Lead:
             signals: as for controller_process.main.
         """
         self.run, self.signals = run, signals
-        self.pilot = False  # whether the controller may tell this process to requeue its job
         self.number = 0  # leader number of the last controller here
         self.process: subprocess.Popen[bytes] | None = None
         self.code = 0  # exit code of the last controller here
@@ -87,7 +87,7 @@ class Lead:
         if number is None:
             return False
         told = {"root": str(self.run.root), "number": number, "pid": os.getpid(), "signals": self.signals}
-        told |= {"pilot": self.pilot, "after": self.crash if number == self.number + 1 else ""}
+        told["after"] = self.crash if number == self.number + 1 else ""
         self.number, self.code = number, -1
         env = os.environ | {KEEPER: str(os.getpid())} | ({BATCH_PROCESS: "0"} if is_batch(os.environ) else {})
         signal.pthread_sigmask(signal.SIG_BLOCK, SIGNALS)  # the child unblocks them when it has handlers
@@ -124,7 +124,7 @@ class Lead:
             last = leadership.vacant(self.run, config, watch, self.number)
             if last is not None and self.take(last):
                 return True
-            time.sleep(config.heartbeat_s)
+            time.sleep(FOLLOW_S)
         return False
 
 
@@ -174,14 +174,14 @@ class Candidate(Lead):
                 failed = self.has_crashed()
                 self.next_check = now + CRASHED_S if failed and self.crashes_again else 0.0
                 if failed and not self.crashes_again:
-                    self._lead(self.number)  # this process knows of it first
+                    self.take(self.number)  # this process knows of it first
             if now >= self.next_check and not self.leads:
                 self.next_check = now + self.every_s * random.uniform(0.75, 1.25)  # noqa: S311
                 self._check(now)
 
     def make_way(self) -> None:
         """Let another candidate lead, if there may be one, because this job is about to end."""
-        self.making_way = self.tasks > 1
+        self.making_way = self.tasks > 1 or not self.by_hand
         if self.making_way and self.leads and self.process is not None:
             self.asked = self.number
             self.process.send_signal(signal.SIGUSR2)
@@ -201,12 +201,8 @@ class Candidate(Lead):
         last = leadership.vacant(self.run, self.config, self.watch, self.number, jitter_s)
         if last is None:
             return
-        back_s = STAND_BACK_S * (self.making_way + (not self.by_hand))
+        back_s = STAND_BACK_S * ((self.making_way or last == self.number) + (not self.by_hand))
         if back_s and last != self.stood_back:
             self.stood_back, self.next_check = last, now + back_s
         else:
-            self._lead(last)
-
-    def _lead(self, after: int) -> None:
-        self.pilot = not self.making_way and self.tasks > 1  # else no other controller could requeue its own job
-        self.take(after)
+            self.take(last)

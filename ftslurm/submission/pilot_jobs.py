@@ -21,6 +21,7 @@ from typing import Any
 from ftslurm.config.schema import CONTROLLER, Config, sbatch_options
 from ftslurm.errors import EnvironmentProblem, FtslurmError
 from ftslurm.launchers.job_command import JobRole
+from ftslurm.protocol.records import CONTROLLER_POOL
 from ftslurm.run import configuration
 from ftslurm.run.directory import RunDir
 from ftslurm.slurm import client, commands
@@ -45,6 +46,8 @@ def options(config: Config, run: RunDir, pool: int, exclude: Sequence[str] = ())
     They have no --no-kill: a job that has lost a node is useless, and Slurm requeues it by itself (measured on 22.05:
     with --no-kill it stays, and a node that returns is not given back to it).
     """
+    if pool == CONTROLLER_POOL:
+        return without(exclude, job_options(config, run))
     told = job_options(config, run, group=True) | {"comment": f"{run.mark()}:{pool}"}
     return without(exclude, with_options(told, sbatch_options(config.cluster.ranges[pool - 1])) if pool else told)
 
@@ -62,7 +65,8 @@ def submit(
     """
     told = options(config, run, pool, exclude)
     try:
-        job, noted = submit_batch(config, run, JobRole.PILOT, told, count)
+        role = JobRole.CONTROLLER if pool == CONTROLLER_POOL else JobRole.PILOT
+        job, noted = submit_batch(config, run, role, told, count)
     except submitit_adapter.SbatchRefused as error:
         if count == 1:
             raise EnvironmentProblem(f"sbatch refused a job for a group: {explained(error, told)}") from error

@@ -24,6 +24,7 @@ from ftslurm.config.schema import (
 )
 from ftslurm.errors import EnvironmentProblem, FtslurmError
 from ftslurm.launchers.job_command import JobRole
+from ftslurm.protocol.records import CONTROLLER_POOL
 from ftslurm.run import exclude_file
 from ftslurm.run.directory import RunDir, replace_text
 from ftslurm.security import owned_files, programs, sharing
@@ -111,6 +112,8 @@ def submit(config: Config, run: RunDir, after: str | None = None) -> None:
             if after is None:  # nothing was submitted: leave no run directory behind
                 shutil.rmtree(run.root, ignore_errors=True)
             raise EnvironmentProblem(f"sbatch refused the job: {explained(error, options)}") from error
+        if config.array:
+            run.remember([job], CONTROLLER_POOL)
     replace_text(run.job_id, job)
 
 
@@ -198,7 +201,7 @@ def job_options(config: Config, run: RunDir, group: bool = False) -> dict[str, A
         "no-kill": not group,
         "requeue" if cluster.requeue else "no-requeue": True,
         "signal": f"B:USR2@{cluster.signal_s}",
-        "comment": run.mark(),
+        "comment": f"{run.mark()}:{CONTROLLER_POOL}" if alone else run.mark(),
     }
     if gres_per_node(config) and not alone:
         options["gpus-per-node"] = gres_per_node(config)

@@ -255,8 +255,8 @@ RUNNING: tuple[Moment, ...] = (*STARTED, (5, stepped(A0, 1), stepped(B0, 1)), (2
 
 
 def array_config(**sections: dict[str, Any]) -> Config:
-    """Two groups in array mode, without time limits."""
-    sections["cluster"] = {"kind": "array", **sections.get("cluster", {})}
+    """Two groups in array mode, without time limits. The controller runs in a shell, which no job replaces."""
+    sections["cluster"] = {"kind": "array", "controller": "here", **sections.get("cluster", {})}
     return config(**sections)
 
 

@@ -235,12 +235,13 @@ def _unsettled(one: Job, now: float) -> bool:
 def _changed(turn: Turn, old: Job, new: Job) -> Job:
     """Return the known job `old` updated to what squeue shows (`new`), and journal the changes."""
     runs = new.state == "RUNNING" and bool(new.nodes)
+    told = old.dismissed is None and old.pool >= 0
     job = replace(old, state=new.state, id=new.id or old.id, reason=new.reason, ends=new.ends or old.ends, doubted=None)
     if old.state != new.state:
         job = replace(job, since=turn.now, tried=-inf)
     if runs and not _is_same_run(old, new):
         job = _granted(turn, job, old, new)
-    elif runs and job.ends != old.ends and old.dismissed is None:  # the end was unknown before, or was changed
+    elif runs and job.ends != old.ends and told:  # the end was unknown before, or was changed
         turn.do(records.AllocationEnds(allocation=old.name, ends=job.ends))
     job = replace(job, preempted=job.preempted or (runs and new.preempted))
     if runs and job.leaving is None and new.preempted:
@@ -250,10 +251,10 @@ def _changed(turn: Turn, old: Job, new: Job) -> Job:
         job = replace(job, doubted=turn.now)
     elif _has_lost_its_nodes(old, new):
         job = replace(job, nodes=(), began=None, ends=None, leaving=None, left=None)
-        if old.dismissed is None:
+        if told:
             how = f"{_how(new)} ({old.leaving.value})" if old.leaving else _how(new)
             turn.do(lost(old, how, new.state))
-    if new.state == "PENDING" and new.reason not in ("", "None", old.reason) and old.dismissed is None:
+    if new.state == "PENDING" and new.reason not in ("", "None", old.reason) and told:
         turn.do(records.AllocationPending(allocation=new.name, reason=new.reason, pool=old.pool))
     return job
 
@@ -271,7 +272,7 @@ def _has_lost_its_nodes(old: Job, new: Job) -> bool:
 
 def _granted(turn: Turn, job: Job, old: Job, new: Job) -> Job:
     """Return a job that has received nodes, for the first time or again, and journal it."""
-    if old.dismissed is None:
+    if old.dismissed is None and old.pool >= 0:
         granted = records.AllocationGranted(allocation=new.name, nodes=new.nodes, pool=old.pool, ends=new.ends)
         turn.do(granted)
     began = new.began or turn.now

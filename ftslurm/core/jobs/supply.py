@@ -29,6 +29,7 @@ BETWEEN_S = 10.0  # an ending job may return to the queue for this long
 SAVES_S = 30.0  # time reserved for saving a checkpoint
 SPARE_S = 5.0  # margin between the end of a group's grace time and the end of its job
 HANDOVER_S = 900.0  # the next job of a group is requested so long before the end of its job, at most half of its time
+STARTS_S = 3.0  # a controller's job that has just begun can lead after this long
 HOPELESS = 4  # consecutive refusals of sbatch after which a group without a place will get none
 
 
@@ -100,6 +101,8 @@ def may_ask(config: Config) -> bool:
 
 def wanted(turn: Turn, pool: int) -> int:
     """Return how many jobs a pool needs."""
+    if pool == records.CONTROLLER_POOL:
+        return 1
     state, config = turn.state, turn.config
     groups = _open_groups(turn, pool)
     if config.array:
@@ -186,7 +189,11 @@ def supply(turn: Turn) -> None:
     if not turn.goes_on or not turn.state.allocation.name or not uses_jobs(turn.config):
         return
     if turn.state.job_pool.polled and turn.attends_jobs():
-        for pool in range(len(turn.config.cluster.ranges) + 1):
+        # Else the next leader would not know why a step ends, nor of one that Slurm is creating.
+        if turn.lighthouse_serves and not turn.table.count(Phase.STARTING, Phase.STOPPING):
+            turn.set(hands_over=hand_over_due(turn))
+        array = turn.config.array and turn.config.cluster.controller == "job" and may_ask(turn.config)
+        for pool in range(records.CONTROLLER_POOL if array else 0, len(turn.config.cluster.ranges) + 1):
             _balance(turn, pool)
         _requeue(turn)
     known = turn.state.job_pool
@@ -195,6 +202,35 @@ def supply(turn: Turn) -> None:
     if busy and (doubtful or turn.due(known.next_poll)):
         turn.do(AskJobs(turn.now))
         turn.set_job_pool(next_poll=turn.now + queue.RARE_S)  # until the answer comes
+
+
+def hand_over_due(turn: Turn) -> str | None:
+    """Return why another job of the run is to lead; None: this one leads on.
+
+    The lead goes to the controller's next job, and before a job of a group ends to any other: no job ends while its
+    controller has sruns in other jobs.
+    """
+    mine = queue.job(turn, turn.state.allocation.name)
+    if mine is None:
+        return None
+    others = _others(turn)
+    own, ends = mine.pool == records.CONTROLLER_POOL, mine.leaving is not None or not lasts(turn, mine)
+    home = any(one.pool == records.CONTROLLER_POOL and _can_lead(turn, one) for one in others)
+    if ends and (home or (others and not own)):
+        return "its job is about to end"
+    return "the controller's own job leads again" if home and not own else None
+
+
+def _others(turn: Turn) -> list[Job]:
+    """Return the jobs, but for that of this controller, in which another one may lead for longer."""
+    own = turn.state.allocation.name
+    return [one for one in turn.jobs if one.usable and one.name != own and lasts(turn, one)]
+
+
+def _can_lead(turn: Turn, one: Job) -> bool:
+    """Return whether the process of a controller's job waits for the lead; one that has led ends with its job."""
+    again = one.name != turn.state.former or (one.began or 0.0) > (turn.lineage.restarted or 0.0)
+    return again and turn.due(one.since + STARTS_S, JOBS)
 
 
 def settle(turn: Turn) -> None:
@@ -264,7 +300,10 @@ def _why_ended(turn: Turn, one: Job, enough: bool) -> str | None:
 
 def _dismiss(turn: Turn, out: dict[str, str]) -> None:
     """Cancel these jobs, each for its reason."""
-    if out:
+    own = queue.job(turn, turn.state.allocation.name)
+    if own is not None and (own.pool == records.CONTROLLER_POOL or _others(turn)):
+        out.pop(own.name, None)  # it ends when another job leads
+    if out and turn.lighthouse_serves:  # else the one before may, in such a job
         known = turn.state.job_pool.by_name
         turn.do(*(queue.lost(known[name], why) for name, why in out.items()))
         queue.put(turn, [replace(known[name], dismissed=why) for name, why in out.items()])
@@ -292,7 +331,8 @@ def _requeue(turn: Turn) -> None:
 
 def over(state: RunState) -> tuple[str, ...]:
     """Return the jobs to cancel when the run ends."""
-    return tuple(one.name for one in state.job_pool.jobs if one.alive or one.row.between)
+    jobs, own = state.job_pool.jobs, state.allocation.name
+    return tuple(one.name for one in jobs if (one.alive or one.row.between) and (one.pool >= 0 or one.name != own))
 
 
 def coming(turn: Turn, pool: int) -> tuple[str | None, str | None]:

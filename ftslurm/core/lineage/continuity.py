@@ -58,7 +58,7 @@ def _continued(turn: Turn, past: Past, homes: frozenset[str]) -> None:
         turn.set_nodes(by_name=past.nodes.by_name, passed=past.nodes.passed)
     turn.set_lineage(restarted=turn.now, history=past.history)
     takeover.opened(turn, past, homes)
-    turn.set(restarts=past.restarts)
+    turn.set(restarts=past.restarts, former=past.home.rpartition(".")[0])
 
 
 def reached(state: RunState, config: Config) -> int:

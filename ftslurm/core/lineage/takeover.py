@@ -28,18 +28,20 @@ from ftslurm.core.state.model import (
     Place,
     Pulse,
     StepId,
+    Trait,
     Unit,
     replace,
 )
 from ftslurm.core.state.past import Live, Past
 from ftslurm.core.state.transitions import adopt, give_up, run, succeed
 from ftslurm.core.state.turn import Turn
-from ftslurm.core.state.unit_names import STANDBY, group_unit
+from ftslurm.core.state.unit_names import LIGHTHOUSE, STANDBY, group_unit
 from ftslurm.core.state.units import tasks_of
 from ftslurm.protocol import messages, records
 from ftslurm.protocol.causes import Cause
 from ftslurm.protocol.job_states import state as job_state
 
+ADOPTED_WITHIN_S = 5.0  # the next Lighthouse waits at most so long for the adoption of all steps
 AGAIN_S = 2.0  # delay after an srun that could not start
 
 
@@ -70,6 +72,8 @@ def opened(turn: Turn, past: Past, homes: frozenset[str]) -> None:
             _gone(turn, unit, step, past)
     if any(unit.adopting for unit in turn.state.groups):
         _went_on(turn, past)
+        if (step := past.live.get(LIGHTHOUSE)) is not None and step.home == "":  # it serves until the next one is up
+            turn.change(turn.lighthouse, due=turn.now + ADOPTED_WITHIN_S)
 
 
 def _went_on(turn: Turn, past: Past) -> None:
@@ -93,7 +97,7 @@ def _gone(turn: Turn, unit: Unit, step: Live, past: Past) -> None:
     beside = past.node or past.host
     cause, node, error = Cause.PREEMPTED, None, "Slurm has ended it with its job"
     if unit.is_lighthouse:
-        cause, error = Cause.CANCELLED, "it has ended with the controller before"
+        cause, error = Cause.CANCELLED, "its controller has left"
     elif beside in step.place.nodes:
         cause, node, error = Cause.NODE_LOST, beside, f"{beside} was lost, with the controller"
     now, place = turn.now, step.place
@@ -214,6 +218,8 @@ def guard_reported(turn: Turn, said: messages.Adopted, unit: Unit) -> None:
     if len(adoption.reports) < tasks_of(unit, turn.config) or unit.phase not in LIVE:
         return
     unit = _as_it_was(turn, unit, adoption)
+    if turn.lighthouse.phase is Phase.PENDING and not turn.table.names(Trait.ADOPTING):
+        turn.change(turn.lighthouse, due=turn.now)  # now the groups can be told where it is
     turn.do(records.StepAdopted(**unit.names, step=unit.current.step, slurm_step=unit.current.slurm_step))
     if unit.current.step is not None and adoption.joined is None:  # it joined while no controller led
         unseen = replace(unit, marks=replace(unit.marks, hello=None, ready=None, begun=None, joined=None))

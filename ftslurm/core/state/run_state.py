@@ -48,6 +48,8 @@ class RunState(Value):
     told: Map[str, Send] = Map()  # unit -> the last order about it sent to a Lighthouse
     warnings: frozenset[str] = frozenset()  # warnings that the user has been given
     stepless: tuple[float, float] | None = None  # since when scripts run without a step; seconds last reported
+    former: str = ""  # the job in which the controller before ran
+    hands_over: str | None = None  # why another candidate is to lead from now on
     ending: Ending | None = None
     finished: bool = False
     due: Mapping[str, float] = field(default_factory=lambda: {ALL: -inf}, compare=False)  # when rules look again

@@ -12,7 +12,21 @@ from typing import Any, TypeVar
 
 from ftslurm.config.schema import Config
 from ftslurm.core.state.actions import Action, Send
-from ftslurm.core.state.model import ALL, JOBS, RUN, Ending, Job, Lineage, Node, Nodes, RunOutcome, Trait, Unit, replace
+from ftslurm.core.state.model import (
+    ALL,
+    JOBS,
+    RUN,
+    Ending,
+    Job,
+    Lineage,
+    Node,
+    Nodes,
+    Phase,
+    RunOutcome,
+    Trait,
+    Unit,
+    replace,
+)
 from ftslurm.core.state.run_state import RunState
 from ftslurm.core.state.unit_table import UnitTable
 from ftslurm.protocol import records
@@ -68,6 +82,12 @@ class Turn:
     @property
     def lighthouse(self) -> Unit:
         return self.state.lighthouse
+
+    @property
+    def lighthouse_serves(self) -> bool:
+        """Whether the Lighthouse of this controller serves, and none before it, if the run has one."""
+        unit = self.lighthouse
+        return unit.phase is Phase.SUCCEEDED or (unit.phase is Phase.RUNNING and unit.marks.begun is not None)
 
     @property
     def goes_on(self) -> bool:

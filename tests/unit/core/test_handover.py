@@ -2,20 +2,23 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import replace
+from typing import Any
 
 import pytest
 import said
-from histories import Moment, Story, array_config, array_running, pilot, play, queued, ready, stepped, store
+from histories import NO_NODES, Moment, Story, array_config, array_running, pilot, play, queued, ready, stepped, store
 from steps import A0, A1, B0, B1
 
-from ftslurm.core.jobs.supply import handover_at
+from ftslurm.core.jobs.supply import STARTS_S, handover_at
 from ftslurm.core.leaving import SAVES_S, SPARE_S
 from ftslurm.core.state import actions as act
 from ftslurm.core.state import events as ev
-from ftslurm.core.state.model import Job, Phase
+from ftslurm.core.state.model import Allocation, Job, Phase
 from ftslurm.protocol import messages as msg
 from ftslurm.protocol.causes import Cause
+from ftslurm.protocol.records import CONTROLLER_POOL
 
 ENDS = 3600.0  # of both pilots
 ARRAY = array_config(cluster={"signal_s": 120})
@@ -170,3 +173,81 @@ def test_a_job_without_a_time_limit_is_never_left_for_it() -> None:
     story.wait(1e5)
     assert story.ids(msg.Stop) == []
     assert len(story.all(act.RequestJobs)) == 1
+
+
+# --- the controller's own job -----------------------------------------------------------------------------------------
+
+IN_A_JOB = array_config(cluster={"signal_s": 120, "controller": "job"})
+
+
+def controllers(name: str, node: str, ends: float = ENDS) -> Job:
+    return replace(pilot(name, node, ends=ends), pool=CONTROLLER_POOL)
+
+
+def led_from(own: Job) -> Story:
+    """Return a history of two groups at work, whose controller runs in this job: one of its own, or that of a group."""
+
+    def as_there(event: Any) -> Any:
+        if event is NO_NODES:
+            return replace(NO_NODES, allocation=Allocation(own.name, ()))
+        return seen_beside(event.asked, own, event.jobs) if isinstance(event, ev.JobsSeen) else event
+
+    moments = [(time, *map(as_there, events)) for time, *events in AT_WORK]
+    return play(*moments, (20, seen_beside(19.9, own, OLD)), config=IN_A_JOB)
+
+
+def seen_beside(asked: float, own: Job, jobs: Iterable[Job]) -> ev.JobsSeen:
+    return ev.JobsSeen(tuple({job.name: job for job in (*jobs, own)}.values()), asked)
+
+
+def test_the_controllers_job_is_replaced_and_hands_over_to_the_next_one_before_its_limit() -> None:
+    own, lasting = controllers("7", "n8"), (pilot("91_0", "n3", ends=9e9), pilot("91_1", "n4", ends=9e9))
+    story = led_from(own)
+    assert {one.pool for one in story.all(act.RequestJobs)} == {0}
+    story.wait(HANDOVER + 1)
+    assert act.RequestJobs(CONTROLLER_POOL, 1) in story.all(act.RequestJobs)
+    waits = replace(queued("92"), pool=CONTROLLER_POOL)
+    story.turn(HANDOVER + 5, [seen_beside(HANDOVER + 4.9, own, (*OLD, *lasting, waits))])
+    assert story.state.hands_over is None  # a group's job does not lead while the controller's does
+    story = led_from(own)
+    story.wait(HANDOVER + 1)
+    story.turn(HANDOVER + 5, [seen_beside(HANDOVER + 4.9, own, (*OLD, controllers("92", "n9", 9e9)))])
+    assert story.state.hands_over is None  # its process has just been started
+    story.wait(HANDOVER + 5.1 + STARTS_S)
+    assert story.state.hands_over == "its job is about to end"
+    assert "7" not in {name for action in story.all(act.CancelJobs) for name in action.names}
+
+
+@pytest.mark.parametrize(
+    ("other", "at", "why"),
+    [
+        (controllers("92", "n9", 9e9), 24.0, "the controller's own job leads again"),
+        (replace(queued("92"), pool=CONTROLLER_POOL), 24.0, None),
+        (pilot("91_0", "n3", ends=9e9), 24.0, None),
+        (pilot("91_0", "n3", ends=9e9), HANDOVER + 1, "its job is about to end"),
+        (queued("91_0"), HANDOVER + 1, None),  # nobody else lasts longer
+    ],
+)
+def test_a_groups_job_that_leads_hands_over_to_the_controllers_and_before_it_ends_to_any_other(
+    other: Job, at: float, why: str | None
+) -> None:
+    own = OLD[0]
+    story = led_from(own)
+    story.wait(at - 1)
+    story.turn(at, [seen_beside(at - 0.1, own, (*OLD, other))])
+    story.wait(at + STARTS_S + 0.1)
+    assert story.state.hands_over == why
+    assert own.name not in {name for action in story.all(act.CancelJobs) for name in action.names}
+
+
+def test_nobody_hands_over_while_a_step_begins_or_ends() -> None:
+    story = led_from(OLD[0])
+    story.turn(23, [ev.Ended(B0, code=1)])
+    story.turn(30, [seen_beside(29.9, OLD[0], (*OLD, controllers("92", "n9", 9e9)))])
+    story.wait(34)
+    assert story.ids(act.Launch)[-1] == B1
+    assert story.state.hands_over is None
+    story.turn(35, ready(B1, "n2"))
+    story.turn(36, [store(B1)])
+    story.turn(37, [stepped(B1, 500)])
+    assert story.state.hands_over == "the controller's own job leads again"

@@ -164,7 +164,7 @@ def test_every_task_knows_its_run_and_torchfts_time_outs() -> None:
         "TORCHFT_TIMEOUT_SEC": "60",
         "TORCHFT_QUORUM_TIMEOUT_SEC": "60",
         "TORCHFT_CONNECT_TIMEOUT_SEC": "60",
-        "TORCHFT_QUORUM_RETRIES": "200",
+        "TORCHFT_QUORUM_RETRIES": "600",
         "FTSLURM_CLUSTER": "slurm",
         "FTSLURM_RUN_DIR": "/scratch/it's a run/ddp-1",
         "FTSLURM_RUN_ID": "ddp-1",

@@ -103,7 +103,7 @@ def test_who_leaves_ends_its_own_processes_and_tells_nothing(
     adopt(children, f"{HELLO} sleep 60 & sleep 60", tmp_path)
     (pid,) = children.by_pid
     children.leave()
-    assert children.steps == {}
+    assert children.by_pid == {}
     assert _gone(pid)
     assert cancelled() == []
 

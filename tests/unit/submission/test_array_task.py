@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import signal
 import subprocess
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
@@ -17,17 +16,13 @@ from ftslurm.config.schema import Config
 from ftslurm.core import leaving
 from ftslurm.core.jobs.supply import HANDOVER_S
 from ftslurm.core.rules import begin
-from ftslurm.core.state.actions import Action, RequeueJob, Send
+from ftslurm.core.state.actions import Action, Send
 from ftslurm.core.state.model import Allocation, Job, Phase, Place, Unit
 from ftslurm.core.state.run_state import RunState
 from ftslurm.core.state.turn import Turn
 from ftslurm.errors import EnvironmentProblem
-from ftslurm.launchers.background import BackgroundCommands
-from ftslurm.launchers.slurm_requests import PILOT
-from ftslurm.launchers.srun import Slurm
 from ftslurm.protocol import messages
 from ftslurm.protocol.causes import Cause
-from ftslurm.run.directory import RunDir
 from ftslurm.submission import array_task
 
 SBATCH = Path(__file__).parents[3] / "sbatch"
@@ -87,17 +82,6 @@ def test_a_process_is_a_task_of_the_run_only_where_the_groups_are_to_be_in_its_a
     assert array_task.array_of(config, environ) is None
 
 
-def test_the_task_in_which_the_controller_runs_is_requeued_by_another_controller(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    with subprocess.Popen(["sleep", "60"]) as pilot:
-        for name, value in (("SLURM_ARRAY_JOB_ID", "81"), ("SLURM_ARRAY_TASK_ID", "0"), (PILOT, str(pilot.pid))):
-            monkeypatch.setenv(name, value)
-        background = BackgroundCommands()
-        assert not background.ask(Slurm(by_hand(), RunDir(tmp_path)).request(RequeueJob("81_0")))
-        assert pilot.wait(20) == -signal.SIGUSR1  # as if Slurm wanted its nodes
-
-
 def training(config: Config) -> RunState:
     """Return a state with each group in its task, all with the same time limit."""
     state = begin(config)
@@ -107,8 +91,9 @@ def training(config: Config) -> RunState:
         jobs.append(Job(task, state="RUNNING", id=str(unit.group), nodes=(node,), began=0.0, ends=ENDS))
         place = Place((node,), allocation=task)
         groups.append(replace(unit, phase=Phase.RUNNING, attempt=0, place=place, current=replace(unit.current, step=5)))
+    serves = replace(state.lighthouse, phase=Phase.RUNNING, marks=replace(state.lighthouse.marks, begun=0.0))
     pool = replace(state.job_pool, by_name={job.name: job for job in jobs}, polled=True)
-    return replace(with_units(state, *groups), job_pool=pool, allocation=Allocation("81", ()))
+    return replace(with_units(state, serves, *groups), job_pool=pool, allocation=Allocation("81", ()))
 
 
 def vacate(state: RunState, now: float, config: Config, *units: Unit) -> tuple[RunState, list[Action]]:

@@ -120,7 +120,7 @@ def test_a_candidate_whose_job_is_about_to_end_leads_only_if_no_other_one_does(
     taken = list[int]()
     monkeypatch.setattr(leadership, "vacant", lambda *_: 7)
     candidate = Candidate(Config(), run)
-    monkeypatch.setattr(candidate, "_lead", taken.append)
+    monkeypatch.setattr(candidate, "take", taken.append)
     candidate.by_hand, candidate.making_way = by_hand, its_job_ends
     candidate._check(0.0)
     if stands_back_s:

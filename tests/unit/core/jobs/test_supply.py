@@ -8,6 +8,7 @@ from dataclasses import replace
 import pytest
 from histories import (
     ASKED_FOR,
+    LIGHTHOUSE_UP,
     NO_NODES,
     RUNNING,
     STARTED,
@@ -366,6 +367,7 @@ def test_when_fewer_are_needed_those_that_wait_are_given_back_before_those_that_
         (0, NO_NODES),
         (0.1, seen(0.0)),
         (0.5, ev.Submitted(0, tuple(job.name for job in jobs))),
+        (1, LIGHTHOUSE_UP),
     )
     story = play(*start, (2.6, seen(2.5, *jobs)), (3, ev.Asked("scale", ANN, "c1", groups=3)), config=four)
     assert story.all(act.CancelJobs) == [act.CancelJobs(("90_3",))]

@@ -45,7 +45,7 @@ UP = (12, said.lighthouse_up(LIGHT1, NEW))
 def array(**sections: Any) -> Config:
     lighthouse = {"kind": "ftslurm"} | sections.pop("lighthouse", {})
     made = config(lighthouse=lighthouse, **sections)
-    made.cluster.kind = "array"
+    made.cluster.kind, made.cluster.controller = "array", "here"
     made.orphan_after_s = 60.0
     return made
 
@@ -351,10 +351,15 @@ def test_progress_that_is_heard_before_all_guards_of_a_step_is_no_second_joining
     assert story.state.lineage.step == 45
 
 
-def test_a_lighthouse_that_its_controller_has_ended_is_not_gone_to() -> None:
-    ended = Live("lighthouse", LIGHT0, 0, Place(()), (), 1.0, home="")
-    story = play((10, opening(past(ended, live(A0), live(B0)), homes=frozenset({"n9"}))), config=array())
-    assert story.ids(act.Launch) == [LIGHT1]
+@pytest.mark.parametrize(("then", "at"), [((11.5, word(A0), word(B0)), 11.5), ((15.1,), 15.1)])
+def test_a_lighthouse_whose_controller_has_left_serves_until_the_groups_can_be_told_of_the_next(
+    then: Moment, at: float
+) -> None:
+    left = Live("lighthouse", LIGHT0, 0, Place(()), (), 1.0, home="")
+    story = play((10, opening(past(left, live(A0), live(B0)), homes=frozenset({"n9"}))), (11, ALL), config=array())
+    assert story.ids(act.Launch) == []
+    story.turn(*then[:1], list(then[1:]))
+    assert story.ids(act.Launch, since=at) == [LIGHT1]
     assert [e["unit"] for e in story.records("step_exited")] == ["lighthouse"]
 
 
@@ -446,13 +451,16 @@ def test_who_may_hold_the_state_is_not_sent_away_before_it_has_said_so() -> None
     assert story.records("allocation_leaving") == []
     assert story.all(act.Attach) == [act.Attach(A0, PLACES[A0], "91.0"), act.Attach(B0, PLACES[B0], "92.0")]
     story.turn(11.5, [*word(A0), *word(B0)])  # now another one is known to hold it
+    assert story.records("allocation_leaving") == []
+    story.turn(12, [said.lighthouse_up(LIGHT1, NEW)])  # and now the Lighthouse can be told
     assert [record["allocation"] for record in story.records("allocation_leaving")] == ["81_0"]
 
 
 @pytest.mark.parametrize("adopted_at", [12.0, None])
 def test_a_job_near_its_end_is_not_left_before_its_group_can_be_told(adopted_at: float | None) -> None:
     ending = ev.JobsSeen((pilot("81_0", "n1", ends=100.0), pilot("81_1", "n2", ends=9e9)), asked=11.0)
-    story = play((10, opening(past())), (11, ending), (11.2,), (11.5, word(B0)), (11.8,), config=array())
+    words, up = (11.5, word(B0)), (11.8, said.lighthouse_up(LIGHT1, NEW))
+    story = play((10, opening(past())), (11, ending), (11.2,), words, up, config=array())
     assert story.records("allocation_leaving") == []  # although another group holds the state
     if adopted_at is not None:
         story.turn(adopted_at, word(A0))

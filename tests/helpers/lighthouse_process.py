@@ -103,14 +103,19 @@ class OpenPort(Gateway):
 
     def __init__(self, port: int) -> None:
         super().__init__(socket.socket())  # of no guard
-        self.port = port
+        self._listener = socket.create_server(("127.0.0.1", port), backlog=1024)
 
     def reserve(self) -> str:
-        self._listener = socket.create_server(("127.0.0.1", self.port), backlog=1024)
         return f"127.0.0.1:{self._listener.getsockname()[1]}"
 
-    def take_over(self, service: str) -> socket.socket:  # noqa: ARG002 there is one only
+    def dial(self, address: str, patience_s: float) -> socket.socket:
+        raise ConnectionRefusedError(f"{address}: the Lighthouse before has been killed")
+
+    def take_over(self, service: str) -> socket.socket:
         ours, theirs = pair()
+        if service != addresses.LIGHTHOUSE:
+            self._silent = theirs
+            return ours
 
         def hand_on() -> None:
             while True:

@@ -108,7 +108,7 @@ class OpenPort(Gateway):
     def reserve(self) -> str:
         return f"127.0.0.1:{self._listener.getsockname()[1]}"
 
-    def dial(self, address: str, patience_s: float) -> socket.socket:
+    def dial(self, address: str, patience_s: float) -> socket.socket:  # noqa: ARG002 nobody is there
         raise ConnectionRefusedError(f"{address}: the Lighthouse before has been killed")
 
     def take_over(self, service: str) -> socket.socket:

@@ -74,7 +74,9 @@ def _dispatch(words: list[str]) -> int:
         ) from error
     verb = VERBS.get(words[0])
     name, rest = (verb.name, words[1:]) if verb is not None else ("run", words)
-    if name in ("run", "plan") and {"-h", "--help"} & set(words):
+    end = rest.index("--") if "--" in rest and name in ("run", "plan", "resume") else len(rest)
+    rest, of_script = rest[:end], rest[end + 1 :]
+    if name in ("run", "plan") and {"-h", "--help"} & {*rest}:
         print(import_module("ftslurm.cli.settings_help").of_verb(name))
         return 0
     if verb is None and "=" not in words[0] and not words[0].startswith(("-", "~", "+")):
@@ -82,9 +84,12 @@ def _dispatch(words: list[str]) -> int:
         verbs = "" if words[0] == script else f"; {offer(words[0], VERBS)} (ftslurm --help)"
         raise EnvironmentProblem(
             f"there is no verb {words[0]!r}{verbs}. To train with a script: "
-            f"ftslurm job.script={script} 'job.args=[--lr,0.1]'"
+            f"ftslurm job.script={script} -- --lr 0.1"
         )
     args, method = parser_of(VERBS[name]).parse_intermixed_args(rest), VERBS[name].method
+    if of_script:
+        quoted = map(import_module("ftslurm.config.notation").quoted, of_script)
+        args.overrides.append(f"job.args=[{','.join(quoted)}]")
     if not method:
         code: int = import_module(f"ftslurm.cli.{name}_verb").main(args)
         return code

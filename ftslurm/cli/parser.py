@@ -13,5 +13,5 @@ class Parser(argparse.ArgumentParser):
         """As argparse's, without the usage above it; settings and arguments of a script may look like options."""
         takes_settings = any(one.dest == "overrides" for one in self._actions)
         if message.startswith("unrecognized") and takes_settings:
-            message += "; settings are written key=value, without dashes, those of a script 'job.args=[--lr,0.1]'"
+            message += "; settings are written key=value, without dashes, those of a script follow after --"
         self.exit(2, f"ftslurm: {message.removeprefix('argument ')} ({self.prog} --help)\n")

@@ -9,6 +9,7 @@ import sys
 from ftslurm.api import resuming
 from ftslurm.cli import run_verb
 from ftslurm.cli.run_argument import find_run
+from ftslurm.code import provenance
 
 
 def main(args: argparse.Namespace) -> int:
@@ -18,4 +19,5 @@ def main(args: argparse.Namespace) -> int:
     parent = find_run(args)
     resumption = resuming.resume(parent.files, args.overrides, args.from_scratch, args.new_code)
     print(f"ftslurm: resuming {parent.id} from {resumption.begins}, with {resumption.code.says}", file=sys.stderr)
+    run_verb.tell(provenance.changed(parent.files.root, resumption.config))
     return run_verb.start(resumption.config, create=resumption.create, judge=not resumption.code.kept)

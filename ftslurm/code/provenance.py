@@ -10,6 +10,7 @@ import contextlib
 import json
 import os
 import platform
+import shlex
 import sys
 import time
 from collections.abc import Iterable, Mapping
@@ -24,6 +25,7 @@ from ftslurm.security import owned_files
 from ftslurm.security.secret_variables import without_passwords, without_values
 
 NAME, PACKAGES = "provenance.json", "pip-freeze.txt"
+_SEARCHED = ("PATH", "PYTHONPATH", "LD_LIBRARY_PATH")  # where programs, modules and libraries are looked for
 
 
 def write(config: Config, run: Path, git: Mapping[str, Any] | None) -> None:
@@ -39,6 +41,7 @@ def write(config: Config, run: Path, git: Mapping[str, Any] | None) -> None:
         "user": user_name(),
         "host": platform.node(),
         "directory": os.getcwd(),
+        "environment": {name: os.environ.get(name) for name in _SEARCHED},
         "python": {"version": platform.python_version(), "command": interpreter(config.job, sys.executable)},
         "git": git,
         "packages": None if packages is None else PACKAGES,
@@ -69,9 +72,23 @@ def sentence(state: Mapping[str, Any]) -> str:
 
 def inherited(parent: Path) -> dict[str, Any] | None:
     """Return what an earlier run knows of its code."""
+    return _read(parent, "git")
+
+
+def changed(parent: Path, config: Config) -> list[str]:
+    """Return a note about each variable of an earlier run's shell that is another one in this shell."""
+    return [
+        f"{name} is not as it was for {parent.name}: the new run gets that of this shell. To keep the old one: "
+        f"{shlex.quote(f'job.env.{name}={value or str()}')}"
+        for name, value in (_read(parent, "environment") or {}).items()
+        if name in _SEARCHED and name not in config.job.env and (value or "") != os.environ.get(name, "")
+    ]
+
+
+def _read(parent: Path, name: str) -> dict[str, Any] | None:
     with contextlib.suppress(OSError, ValueError, AttributeError):
-        git = json.loads(owned_files.read_text(parent / NAME, own=True)).get("git")
-        return git if isinstance(git, dict) else None
+        found = json.loads(owned_files.read_text(parent / NAME, own=True)).get(name)
+        return found if isinstance(found, dict) else None
     return None
 
 

@@ -3,17 +3,18 @@
 from __future__ import annotations
 
 import os
-import re
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import asdict
-from io import StringIO
+from itertools import product
+from operator import attrgetter
 from pathlib import Path
 from typing import Any, Protocol
 
-from ftslurm.config import hydra_adapter, overrides, sweep_names
-from ftslurm.config.hydra_adapter import Composed, Task, Value
-from ftslurm.config.schema import Config, shipped
-from ftslurm.config.setting_names import INTERNAL, paths
+from ftslurm.config import hydra_adapter, merging, notation, sweep_names
+from ftslurm.config.hydra_adapter import Value
+from ftslurm.config.notation import Override
+from ftslurm.config.schema import Config, Internal, shipped
+from ftslurm.config.setting_names import INTERNAL, no_setting, paths
 from ftslurm.config.store_url import is_url, plain
 from ftslurm.config.typed_values import made
 from ftslurm.config.validate import check
@@ -53,56 +54,83 @@ def compose(
     folders = [shipped("conf"), *([] if config_dir is None else [Path(config_dir).absolute()])]
     if not os.path.isdir(folders[-1]):
         raise ConfigError(f"--config-dir {config_dir}: there is no such folder")
-    parsed = [hydra_adapter.parse(word) for word in words]
-    given = overrides.for_hydra(parsed, folders, multirun)
-    defaults = asdict(Config())
-    del defaults[INTERNAL]
-    if base is not None:
-        presets = [one.key for one, word in zip(parsed, given, strict=True) if word == one.word]  # settings have a ++
-        defaults |= {name: value for name, value in _mapping(base).items() if name not in presets}
-    fixed = {
-        sweep_names.key(word): word
-        for one, word in zip(parsed, given, strict=True)
-        if not one.sweeps and not one.key.startswith(("hydra.", "hydra/"))
-    }
+    given = [notation.parse(word, folders) for word in words]
+    swept = {one.word: notation.for_sweeper(one) for one in given if notation.is_swept(one, multirun)}
+    fixed = {sweep_names.key(one.word): one for one in given if one.word not in swept}
+    defaults = asdict(Config()) if base is None else _mapping(base)
+    internal = defaults.pop(INTERNAL)
+    presets = [one.key for one in given if not one.kinds]
+    defaults = {name: value for name, value in defaults.items() if base is None or name not in presets}
+    runs: list[Config] = []
 
-    def chosen(word: str) -> str:
-        return overrides.for_hydra([hydra_adapter.parse(word)], folders, multirun)[0]
+    def combine(given: Iterable[Override], suffix: str) -> None:
+        tree = hydra.compose([one.word for one in given if not one.kinds])
+        if INTERNAL in tree:
+            raise no_setting(INTERNAL)
+        for one in given:
+            tree = merging.put(tree, one) if one.kinds else tree
+        tree = {**tree, INTERNAL: internal}
+        run = _typed(tree, suffix)
+        if run.run.name in [other.run.name for other in runs]:
+            run = _typed(tree, f"{len(runs)}-{suffix}")
+        runs.append(run)
+        _check_apart(runs)
 
-    def evaluate(composed: Sequence[Composed], first: int) -> Sequence[Value]:
+    def evaluate(combinations: Sequence[Sequence[str]], first: int) -> Sequence[Value]:
         assert evaluation is not None
-        return evaluation.values(
-            [
-                to_config(_typed(raw, sweep_names.suffix(told, fixed, first + number)))
-                for number, (raw, told) in enumerate(composed)
-            ]
-        )
+        for number, asked in enumerate(combinations, first):
+            words = [word for word in asked if sweep_names.key(word) not in fixed]
+            chosen = [again(word, notation.without_quotes(word.partition("=")[2])) for word in words]
+            combine([*fixed.values(), *chosen], sweep_names.suffix([one.word for one in chosen], (), number))
+        return evaluation.values(list(map(to_config, runs[-len(combinations) :])))
 
-    task = Task(chosen, fixed, None if evaluation is None else evaluate)
-    try:
-        best = hydra_adapter.compose(given, defaults, task, "config" if base is None else "resumed", multirun, folders)
-    except ConfigError as error:
-        line = " ".join(" ".join(words).split())  # one line, whatever a value holds
-        raise ConfigError(f"{error} (given: {line})".replace(" ++", " ")) from error
-    if evaluation is not None and task.asked:
-        evaluation.conclude(best)
-    elif not task.composed:
-        swept = " ".join(one.word for one in parsed if one.sweeps)
-        raise ConfigError(f"{swept}: there is no combination of these values, so nothing would run")
-    return [_typed(raw, sweep_names.suffix(told, fixed) if multirun else "") for raw, told in task.composed]
+    def again(word: str, text: str) -> Override:
+        return notation.parse(f"{word.partition('=')[0]}={text}", folders)
+
+    with hydra_adapter.opened(defaults, "config" if base is None else "resumed", folders, words) as hydra:
+        plain = [one.word for one in fixed.values() if not one.kinds]
+        if multirun and hydra.sweeper(plain) != "basic":
+            if evaluation is None:
+                raise ConfigError(
+                    "hydra/sweeper: which runs it asks for depends on the values of those before, and here nothing is "
+                    "run; name one combination instead"
+                )
+            evaluation.conclude(hydra.sweep([*plain, *swept.values()], evaluate))
+            return []
+        values = {word: [again(word, text) for text in hydra.alternatives(asked)] for word, asked in swept.items()}
+        for each in product(*(values.get(one.word, [one]) for one in given)):
+            combine(each, sweep_names.suffix([one.word for one in each], fixed) if multirun else "")
+    if not runs:
+        raise ConfigError(f"{' '.join(swept)}: there is no combination of these values, so nothing would run")
+    return runs
+
+
+def _check_apart(runs: Sequence[Config]) -> None:
+    """Refuse runs of a sweep that share a folder.
+
+    Raises:
+        ConfigError: two do.
+    """
+    for key in ("run.dir", "checkpoint.dir"):
+        found = [one for one in map(attrgetter(key), runs) if one is not None]
+        if len({os.path.realpath(os.path.expanduser(one)) for one in found}) < len(found):
+            raise ConfigError(
+                f"{key}={found[-1]}: runs of this sweep would share it; give each a folder of its own, as in "
+                f"'{key}={found[-1]}/${{run.name}}'"
+            )
 
 
 def _mapping(base: Config) -> dict[str, Any]:
     """Return a configuration as a mapping for Hydra; job.total_steps follows job.args.steps if the two are equal."""
     found: dict[str, Any] = _escaped(asdict(base))
     args, total = found["job"]["args"], found["job"]["total_steps"]
-    if isinstance(args, dict) and total is not None and args.get("steps") == total:
+    if isinstance(args, dict) and args.get("steps") == str(total):
         found["job"]["total_steps"] = "${job.args.steps}"
     return found
 
 
-def _typed(raw: Any, suffix: str = "") -> Config:
-    """Convert what OmegaConf has read into a Config.
+def _typed(tree: Any, suffix: str = "") -> Config:
+    """Convert what has been read and merged into a Config.
 
     Args:
         suffix: what to add to the name of the run.
@@ -111,14 +139,17 @@ def _typed(raw: Any, suffix: str = "") -> Config:
         ConfigError: a key does not exist, or a value has the wrong type.
     """
     from omegaconf import OmegaConf
-    from omegaconf.errors import OmegaConfBaseException
+    from omegaconf.errors import GrammarParseError, InterpolationResolutionError, OmegaConfBaseException
 
     try:
+        raw = OmegaConf.create(tree)
         if suffix:
             raw.run.name = sweep_names.joined(raw.run.name, suffix)
         values = OmegaConf.to_container(raw, resolve=True)
-    except (OmegaConfBaseException, ValueError, TypeError, AttributeError, AssertionError) as error:
-        raise ConfigError(hydra_adapter.first_lines(error)) from error
+    except (OmegaConfBaseException, ValueError, TypeError, AttributeError, AssertionError, RecursionError) as error:
+        refers = isinstance(error, (GrammarParseError, InterpolationResolutionError))
+        hint = "; ${...} is the value of another setting: write \\${...} for the text" if refers else ""
+        raise ConfigError(hydra_adapter.first_lines(error) + hint) from error
     config: Config = made(Config, values)
     return config
 
@@ -169,21 +200,30 @@ def load(path: Path, *, own: bool = True) -> Config:
         ConfigError: the file is not there, or is no configuration.
         Distrusted: another user may have written it.
     """
-    from omegaconf import OmegaConf
     from yaml import YAMLError
 
     try:
-        return _typed(OmegaConf.load(StringIO(owned_files.read_text(path, own=own))))
+        tree = hydra_adapter.read_yaml(owned_files.read_text(path, own=own)) or {}
+        return _typed(tree if isinstance(tree, dict) else [tree])
     except (OSError, ConfigError, ValueError, RecursionError, YAMLError) as error:
         why = error.strerror if isinstance(error, OSError) else hydra_adapter.first_lines(error)
         raise ConfigError(f"{path}: cannot be read as a configuration of ftslurm: {why}") from error
 
 
 def dump(config: Config) -> str:
-    """Return the configuration as YAML, for config.yaml."""
-    from omegaconf import OmegaConf
+    """Return the configuration as YAML, for config.yaml. What the program has noted in it makes it no preset."""
+    import yaml
+    from omegaconf._utils import get_omega_conf_dumper
 
-    return OmegaConf.to_yaml(OmegaConf.create(_escaped(asdict(config))))
+    found = _escaped(asdict(config))
+    if config.internal == Internal():
+        del found[INTERNAL]
+
+    def text(plain: bool) -> str:
+        how = {"default_flow_style": False, "sort_keys": False, "allow_unicode": plain}
+        return str(yaml.dump(found, Dumper=get_omega_conf_dumper(), **how))
+
+    return text(not set("\x85\u2028\u2029") & set(text(plain=True)))  # PyYAML would read others
 
 
 def _escaped(value: Any) -> Any:
@@ -192,6 +232,4 @@ def _escaped(value: Any) -> Any:
         return {key: _escaped(item) for key, item in value.items()}
     if isinstance(value, list):
         return [_escaped(item) for item in value]
-    if isinstance(value, str):
-        return re.sub(r"(\\*)\$\{", lambda found: found[1] * 2 + "\\${", value)
-    return value
+    return notation.without_references(value) if isinstance(value, str) else value

@@ -32,7 +32,8 @@ MISSING: Any = "???"  # OmegaConf's mark of a value that must be given
 
 MAX_TIME = 10**9  # seconds: operating systems and libraries overflow beyond
 _T = TypeVar("_T")
-Option: TypeAlias = str | bool | int | float | list[str] | None  # the value of an option of sbatch
+Option: TypeAlias = str | bool | None  # the value of an option of sbatch
+Argument: TypeAlias = str | bool | list[str] | dict[str, Any] | None  # of the script, below its name
 
 
 def limited(default: _T, least: float | None = None, most: float | None = None) -> _T:
@@ -67,11 +68,12 @@ class JobConfig:
 
     script: str | None = path()  # path of the script; exactly one of script and module is set
     module: str | None = None  # module to run, as `python -m` does
-    # Arguments of the script: a list, or a mapping that becomes --key value (true: --key alone; null and false: left
-    # out; a mapping inside: --key.inner value). {REPLICA_GROUP_ID}, {NUM_REPLICA_GROUPS}, {RANK} and any other variable
-    # that ftslurm sets for the worker are replaced by their values; other braces stay. Hydra and the shell each remove
-    # a pair of quotes: 'job.args.replica_id="{REPLICA_GROUP_ID}"'.
-    args: list[Any] | dict[str, Any] | None = None
+    # Arguments of the script, as they are typed: a list, or a mapping that becomes --key value (true: --key alone; null
+    # and false: left out; a mapping inside: --key.inner value). {REPLICA_GROUP_ID}, {NUM_REPLICA_GROUPS}, {RANK} and
+    # any other variable that ftslurm sets for the worker are replaced by their values; other braces stay, and so does
+    # \{RANK}, without its backslash. A word of a list is changed by its place, as job.args.3=VALUE, or by its name:
+    # job.args.lr=0.1 changes what follows --lr, or lr=, in it.
+    args: list[str] | dict[str, Any] | None = None
     env: dict[str, str] = field(default_factory=dict)  # environment variables of every worker
     # Names of variables, as WANDB_API_KEY, that workers get from the environment in which the run is started. Their
     # values are written to no file, and only workers get them.
@@ -167,8 +169,8 @@ class ClusterConfig:
     # lets it go on. A file that is sourced need only be readable.
     setup: list[str] = field(default_factory=list)
     # Further options of sbatch by their own names, as cluster.sbatch.qos=high; so are constraint, exclude, nodelist,
-    # reservation, switches and segment. A list is joined by commas, true is an option without value, false takes one
-    # back (gpus-per-node=false: GPUs are no GRES).
+    # reservation, switches and segment. true is an option without value, false takes one back
+    # (gpus-per-node=false: GPUs are no GRES); any other value is text.
     sbatch: dict[str, Option] = field(default_factory=dict)
     srun: list[str] = field(default_factory=list)  # further arguments of the srun of every group
     # The network of the run: ib0, or several names in order, as [ib0,eth0], of which each node takes the first that it
@@ -492,13 +494,10 @@ OWN_OPTIONS = ("partition", "account", "time")  # of sbatch, that are settings o
 
 
 def sbatch_options(place: Place) -> dict[str, Any]:
-    """Return the options of sbatch that a place of the settings names, by their names; a list is joined by commas."""
+    """Return the options of sbatch that a place of the settings names, by their names."""
     return {
         **{name: getattr(place, name) for name in OWN_OPTIONS if getattr(place, name) is not None},
-        **{
-            name.replace("_", "-"): ",".join(map(str, value)) if isinstance(value, list) else value
-            for name, value in place.sbatch.items()
-        },
+        **{name.replace("_", "-"): value for name, value in place.sbatch.items()},
     }
 
 
@@ -521,7 +520,7 @@ def fault_kinds(config: Config) -> list[str]:
     return [*(fault.kind for fault in faults.plan), *(faults.random.kinds if faults.random is not None else [])]
 
 
-def script_arguments(args: list[Any] | dict[str, Any] | None) -> list[str]:
+def script_arguments(args: list[str] | dict[str, Any] | None) -> list[str]:
     """Return the script's arguments: a list as it is; {lr: 0.1, amp: true, note: null} becomes --lr 0.1 --amp.
 
     A mapping inside a mapping, as {optimizer: {lr: 0.1}}, becomes --optimizer.lr 0.1.

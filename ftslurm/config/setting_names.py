@@ -54,11 +54,6 @@ def within(key: str, section: str) -> bool:
     return f"{key}.".startswith(f"{section}.")
 
 
-def exists(key: str) -> bool:
-    """Return whether this is a setting or a section, or in one that holds mappings or lists."""
-    return any(within(key, one) or within(one, key) for one in every_key())
-
-
 def some_keys(key: str) -> str:
     """Return a few keys of the same section, or else the sections, for a hint."""
     same = [name for name in every_key() if within(name, key.split(".")[0])]
@@ -76,5 +71,5 @@ def no_setting(key: str) -> ConfigError:
     """Return the error for a setting that does not exist."""
     if near := _nearest(key):
         return ConfigError(f"there is no setting {key}; {meant(near)}")
-    hint = "near it" if "." in key else f"if it is an argument of your script, write job.args.{key};"
+    hint = "near it" if "." in key else f"an argument of your script comes after --, or is job.args.{key};"
     return ConfigError(f"there is no setting {key}; {hint} there are {some_keys(key)}")

@@ -27,7 +27,8 @@ def suffix(given: Sequence[str], fixed: Collection[str], number: int | None = No
 
 def joined(name: str, suffix: str) -> str:
     """Return a run's name with a suffix; one that is too long is cut."""
-    return f"{name}-{suffix}"[:LONGEST].rstrip("-")
+    whole = f"{name}-{suffix}"
+    return (whole if len(whole) <= LONGEST else f"{name[:40]}-{suffix}"[:LONGEST]).rstrip("-")
 
 
 def _brief(word: str) -> str:

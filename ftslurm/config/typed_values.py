@@ -12,11 +12,12 @@ import os
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import fields, is_dataclass
+from enum import Enum
 from pathlib import PurePath
 from types import MappingProxyType, NoneType, UnionType
 from typing import Any, Literal, TypeAlias, Union, get_args, get_origin
 
-from ftslurm.config.schema import MISSING
+from ftslurm.config.schema import MISSING, Argument
 from ftslurm.config.setting_names import kinds, no_setting, some_keys
 from ftslurm.config.store_url import is_url
 from ftslurm.errors import ConfigError
@@ -39,6 +40,50 @@ EXAMPLES = {
 }
 
 
+class Plain(Enum):
+    """A word that stood without quotes. Where the schema has only text it is one, with the same characters."""
+
+    null = "null"
+    Null = "Null"
+    NULL = "NULL"
+    tilde = "~"
+    true = "true"
+    True_ = "True"
+    TRUE = "TRUE"
+    false = "false"
+    False_ = "False"
+    FALSE = "FALSE"
+
+    def __str__(self) -> str:  # as OmegaConf puts it into a text
+        return self.value
+
+    def among(self, kinds: Sequence[Any]) -> bool | str | None:
+        """Return what the word means for a setting of one of these types."""
+        meant = {"true": True, "false": False}.get(self.value.lower())
+        return meant if type(meant) in kinds else self.value
+
+
+PLAIN: Mapping[str, Plain] = {one.value: one for one in Plain}
+
+
+def kinds_of(kind: Any) -> tuple[Any, ...]:
+    """Return the types that a value of this type may have."""
+    if kind is Any:
+        kind = Argument
+    return get_args(kind) if get_origin(kind) in (Union, UnionType) else (kind,)
+
+
+def below(among: Sequence[Any], name: str) -> tuple[Any, ...]:
+    """Return the types that what has this name in a value of such types may have; (): there is no such name."""
+    inner = [get_args(one)[-1] if get_args(one) else kinds(one).get(name) for one in among if takes([one])]
+    return tuple(each for one in inner if one is not None for each in kinds_of(one))
+
+
+def takes(among: Sequence[Any], *shapes: type[object]) -> bool:
+    """Return whether one of the types is a list or a mapping."""
+    return any(_shape(one) in (shapes or (dict, list)) for one in among)
+
+
 def written(value: object) -> str:
     """Return a value as people write it, on one line."""
     if isinstance(value, list):
@@ -54,10 +99,11 @@ def made(kind: Any, value: Any, key: str = "", limits: Limits = _NO_LIMITS) -> A
     Raises:
         ConfigError: it cannot be one; the message names the key and what it may be.
     """
-    if kind is Any:  # only a script's own arguments: whatever JSON has
-        kind = {list: list[Any], dict: dict[str, Any], object: Any}[_of_value(value)]
-    if get_origin(kind) in (Union, UnionType):
-        return _one_of(get_args(kind), value, key, limits)
+    among = kinds_of(kind)
+    if isinstance(value, Plain):
+        value = value.among(among)
+    if len(among) > 1:
+        return _one_of(among, value, key, limits)
     shape = _shape(kind)
     if shape is not _of_value(value):
         raise _wrong((kind,), value, key)
@@ -95,19 +141,20 @@ def _one_of(kinds: Sequence[Any], value: Any, key: str, limits: Limits) -> Any:
 def _section(section: Any, value: Mapping[str, Any], key: str) -> Any:
     """Return a section of settings, or an element of a list such as faults.plan[0]."""
     known = {field.name: field for field in fields(section)}
-    given = {name: one for name, one in value.items() if one != MISSING}
-    for name in given:
+    for name, one in value.items():
+        if one == MISSING:
+            raise ConfigError(f"{key}.{name} must be given: a preset has {MISSING} in its place".lstrip("."))
         if name not in known and "[" in key:
             raise ConfigError(f"there is no setting {key}.{name}; {key.partition('[')[0]} may have {', '.join(known)}")
         if name not in known:
             raise no_setting(f"{key}.{name}".lstrip("."))
     for name, field in known.items():
-        if field.default == MISSING and name not in given:
+        if field.default == MISSING and name not in value:
             raise ConfigError(f"{key}: `{name}` is missing{as_in(key)}")
     return section(
         **{
             name: made(kinds(section)[name], one, f"{key}.{name}".lstrip("."), known[name].metadata)
-            for name, one in given.items()
+            for name, one in value.items()
         }
     )
 
@@ -131,13 +178,19 @@ def _single(kind: Any, value: Any, key: str, limits: Limits) -> Any:
 
 
 def _converted(kind: Any, value: Any) -> Any:
-    if kind in (Any, NoneType) or value in get_args(kind):  # one of a Literal
+    if kind is NoneType or value in get_args(kind):  # one of a Literal
         return value
     if kind is bool:
         return {"true": True, "false": False}[str(value).lower()]
     if value is None:
         raise ValueError
-    return kind(value if kind is str else written(value))
+    text = written(value)
+    if kind is int and not text.lstrip("+-").isdecimal():  # 1e6
+        number = float(text)
+        if not number.is_integer():
+            raise ValueError
+        return int(number)
+    return kind(value if kind is str else text)
 
 
 # --- what is wrong ----------------------------------------------------------------------------------------------------
@@ -154,6 +207,8 @@ def _wrong(kinds: Sequence[Any], value: Any, key: str) -> WrongKind:
         return WrongKind(f"{shown}: that is a section of settings: {some_keys(key)}, ...")
     wanted = [one for kind in kinds if kind is not NoneType for one in _wanted(kind, key, value)]
     instead = "" if shape is object else f", and not a {_MANY[shape]}"
+    if str in kinds and not isinstance(value, str):
+        instead += "; quotes around a value make it text"
     return WrongKind(f"{shown}: must be {listed(wanted, 'or')}{instead}")
 
 

@@ -194,6 +194,8 @@ def _check_places(config: Config) -> Iterator[str]:
     places: list[Place] = [config.cluster, *config.cluster.ranges]
     for place in places:
         for option, value in sbatch_options(place).items():
+            if "\n" in str(value):
+                yield f"cluster.sbatch.{option}={value!r:.80}: an option of sbatch is one line"
             if option in ("array", "test-only", "wait") and value not in (False, None):
                 yield f"cluster.sbatch.{option}: ftslurm submits single jobs, and follows each by its id; leave it out"
 

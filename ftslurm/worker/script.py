@@ -24,9 +24,18 @@ _OURS = re.compile(
 
 
 def fill(args: Sequence[str], environ: Mapping[str, str]) -> list[str]:
-    """Return the arguments with every {NAME} of the assignment replaced by its value; all other braces stay."""
-    known = {name: value for name, value in environ.items() if _OURS.fullmatch(name)}
-    return [re.sub(r"\{(\w+)\}", lambda found: known.get(found[1], found[0]), arg) for arg in args]
+    """Return the arguments with every {NAME} of the assignment replaced by its value; all other braces stay.
+
+    A backslash before it makes it text; backslashes before that count in pairs, as those before ${ in a setting.
+    """
+
+    def filled(found: re.Match[str]) -> str:
+        backslashes, name = found[1], found[2]
+        if name not in environ or not _OURS.fullmatch(name):
+            return found[0]
+        return backslashes[: len(backslashes) // 2] + (f"{{{name}}}" if len(backslashes) % 2 else environ[name])
+
+    return [re.sub(r"(\\*)\{(\w+)\}", filled, arg) for arg in args]
 
 
 def run(

@@ -14,14 +14,12 @@ from hydra.core.utils import JobReturn
 
 
 class FtslurmLauncher(BasicLauncher):
-    """Hydra's own launcher, led by the task (ftslurm/config/hydra_adapter.py)."""
+    """Hydra's own launcher, except that a function of ours runs the jobs (ftslurm/config/hydra_adapter.py)."""
 
     def launch(self, job_overrides: Sequence[Sequence[str]], initial_job_idx: int) -> Sequence[JobReturn]:
-        """Have the task decide what is done with combinations of overrides."""
+        """Run combinations of overrides."""
         task: Any = self.task_function
         if not hasattr(task, "launch"):
             raise TypeError("this launcher is for `ftslurm run -m` alone: choose another one, as hydra/launcher=basic")
-        assert self.config is not None
-        sweeper = self.config.hydra.runtime.choices["hydra/sweeper"]
-        returns: Sequence[JobReturn] = task.launch(super().launch, sweeper, job_overrides, initial_job_idx)
+        returns: Sequence[JobReturn] = task.launch(job_overrides, initial_job_idx)
         return returns

@@ -50,8 +50,8 @@ def test_other_verbs_name_what_is_no_option(line: str, capsys: pytest.CaptureFix
         ("train.py --lr 0.1", "there is no verb 'train.py'. To train with a script: ftslurm job.script=train.py"),
         ("src/drain.py", "there is no verb 'src/drain.py'. To train with a script: ftslurm job.script=src/drain.py"),
         ("torchrun --nproc-per-node 8 train.py", "there is no verb 'torchrun'"),
-        ("run train.py", "'train.py' is not in Hydra's notation"),
-        ("groups.count=3 train.py groups.nodes=2", "'train.py' is not in Hydra's notation"),
+        ("run train.py", "'train.py' is no setting"),
+        ("groups.count=3 train.py groups.nodes=2", "'train.py' is no setting"),
     ],
 )
 def test_a_script_leads_to_its_setting(line: str, says: str, capsys: pytest.CaptureFixture[str]) -> None:

@@ -36,7 +36,7 @@ def test_without_overrides_nothing_changes() -> None:
 def test_a_setting_changes_alone() -> None:
     parent = base()
     child = changed(parent, "job.args.lr=0.5", "restart.backoff_s=3")
-    assert child.job.args == parent.job.args | {"lr": 0.5}
+    assert child.job.args == parent.job.args | {"lr": "0.5"}
     assert (child.restart.backoff_s, child.groups.count, child.cluster.partition) == (3.0, 5, "gpu")
 
 

@@ -121,7 +121,7 @@ def test_a_folder_that_cannot_be_looked_at_is_refused_by_its_setting(monkeypatch
         ("job.args", {"a\0b": 1}),
         ("cluster.setup", ["a\0b"]),
         ("cluster.srun", ["x" * 200_000]),
-        ("cluster.sbatch", {"a": math.nan}),
+        ("cluster.sbatch", {"a": "a\0b"}),
         ("standby.imports", ["a\0b"]),
     ],
 )

@@ -88,7 +88,7 @@ def test_groups_that_meet_rarely_are_given_the_time_they_need_between_two_syncs(
     assert changed(config, "health") == {"compare_every": 10}
     assert config.health.hang_after_s == AUTO  # learnt from the time between two syncs
     assert (config.quorum_timeout_s, config.join_timeout_s, config.late_after_s) == (3600, 7200, 600)
-    assert config.job.total_steps == config.job.args["steps"]
+    assert str(config.job.total_steps) == config.job.args["steps"]
 
 
 @pytest.mark.parametrize("kind", ALONE)

@@ -83,14 +83,14 @@ def test_any_value_becomes_one_of_the_type_or_is_refused_by_its_key(key: str, va
         ("job.stage_python", "/scratch", "/scratch"),
         (
             "cluster.sbatch",
-            {"a": "8G", "b": True, "c": 3, "d": [1, "e"]},
-            {"a": "8G", "b": True, "c": 3, "d": ["1", "e"]},
+            {"a": "8G", "b": True, "c": 3, "d": "true"},
+            {"a": "8G", "b": True, "c": "3", "d": "true"},
         ),
         ("standby.count", "2", 2),
         ("standby.count", "each", "each"),
         ("health.hang_after_s", 3, 3.0),
-        ("groups.count", "???", 2),  # OmegaConf's mark of a value that is not given
-        ("job.args", {"a": [1, {"b": None}]}, {"a": [1, {"b": None}]}),
+        ("groups.count", "1e3", 1000),
+        ("job.args", {"a": [1, 2.5], "b": {"c": None}, "d": False}, {"a": ["1", "2.5"], "b": {"c": None}, "d": False}),
         ("hooks.on_event", ["a", ["b", 1], {"command": "c"}], ["a", ["b", "1"], HookConfig("c")]),
         ("faults.random", {"mean_s": 60}, RandomFaults(60.0)),
     ],
@@ -109,6 +109,15 @@ def test_what_can_be_read_as_the_type_is(key: str, given_: object, expected: obj
         ("health.hang_after_s", -1, "health.hang_after_s=-1: must be at least 0"),
         ("health.hang_after_s", "never", "health.hang_after_s=never: must be a number or auto"),
         ("standby.count", -1, "standby.count=-1: must be at least 0"),
+        ("groups.count", "1e-3", "groups.count=1e-3: must be a whole number"),
+        ("groups.count", "0x10", "groups.count=0x10: must be a whole number"),
+        ("cluster.account", "???", "cluster.account must be given: a preset has"),
+        ("job.env", {"A": None}, "job.env.A=null: must be text; quotes around a value make it text"),
+        (
+            "cluster.sbatch",
+            {"constraint": ["a|b"]},
+            "constraint: must be .* not a list; quotes around a value make it text",
+        ),
     ],
 )
 def test_what_is_wrong_is_said_of_the_kind_that_the_value_has(key: str, given_: object, why: str) -> None:

@@ -73,7 +73,7 @@ def test_no_gpus_are_not_asked_for(gpus: int | None) -> None:
 def test_the_cluster_section_passes_through() -> None:
     own = {"partition": "gpu", "account": "lab", "time": "1-12:00:00"}
     more = {"qos": "high", "constraint": "a100", "exclude": "n[1-2]", "nodelist": "n9", "reservation": "r"}
-    asked = options(cluster={**own, "sbatch": {**more, "exclude": ["n[1-2]", "n7"]}})
+    asked = options(cluster={**own, "sbatch": {**more, "exclude": "n[1-2],n7"}})
     assert {**own, **more, "exclude": "n[1-2],n7"}.items() <= asked.items()
 
 
@@ -197,7 +197,7 @@ def test_nodes_that_other_runs_have_found_broken_are_excluded_and_the_oldest_giv
         record='"$(grep -h -e --exclude= "${@: -1}")"',
         body=f"grep -q 'exclude=.*,.*,' \"${{@: -1}}\" && {{ echo 'sbatch: error: {refusal}' >&2; exit 1; }}\necho 81",
     )
-    made = config(cluster={"sbatch": {"exclude": ["n9"]}, "exclude_file": str(file)})
+    made = config(cluster={"sbatch": {"exclude": "n9"}, "exclude_file": str(file)})
     run = RunDir(tmp_path / "run")
     run.create()
     assert submit_batch(made, run, JobRole.STEPS, job_options(made, run)) == ("81", ["n4"])

@@ -83,8 +83,7 @@ def _dispatch(words: list[str]) -> int:
         script = words[0] if words[0].endswith(".py") else "train.py"
         verbs = "" if words[0] == script else f"; {offer(words[0], VERBS)} (ftslurm --help)"
         raise EnvironmentProblem(
-            f"there is no verb {words[0]!r}{verbs}. To train with a script: "
-            f"ftslurm job.script={script} -- --lr 0.1"
+            f"there is no verb {words[0]!r}{verbs}. To train with a script: ftslurm job.script={script} -- --lr 0.1"
         )
     args, method = parser_of(VERBS[name]).parse_intermixed_args(rest), VERBS[name].method
     if of_script:

@@ -45,7 +45,7 @@ def test_optuna_gets_the_value_of_each_run_and_asks_for_the_next_ones() -> None:
     assert {one.job.args["deep"] for one in configs} <= {"1", "2"}
     assert all(one.run.name.startswith(f"script-{number}-") for number, one in enumerate(configs))
     assert all("note" not in one.run.name for one in configs)
-    least = min((one.job.args["x"] - 3) ** 2 for one in configs)
+    least = min((float(one.job.args["x"]) - 3) ** 2 for one in configs)
     assert "job.args.x: " in runs.best  # named as the user does
     assert f"best_value: {least}" in runs.best
 

@@ -192,7 +192,7 @@ def test_the_schema_has_text_in_many_places() -> None:
     assert len(POSITIONS) > 40
 
 
-@searched(24)
+@searched(16)
 @given(*DRAWN)
 def test_quoted_text_arrives_in_every_place(texts: Sequence[str], order: Sequence[Position]) -> None:
     given_ = assigned(texts, order)
@@ -200,7 +200,7 @@ def test_quoted_text_arrives_in_every_place(texts: Sequence[str], order: Sequenc
     assert [position.of(config) for position, _ in given_] == [text for _, text in given_]
 
 
-@searched(24)
+@searched(16)
 @given(*DRAWN)
 def test_text_alone_behind_its_key_needs_no_quotes(texts: Sequence[str], order: Sequence[Position]) -> None:
     given_ = [one for one in assigned(texts, order) if one[0] in ALONE and may_stand_alone(*one)]
@@ -208,7 +208,7 @@ def test_text_alone_behind_its_key_needs_no_quotes(texts: Sequence[str], order: 
     assert [position.of(config) for position, _ in given_] == [text for _, text in given_]
 
 
-@searched(24)
+@searched(16)
 @given(*DRAWN)
 def test_text_stays_in_files_when_it_is_resumed_and_in_what_cfg_prints(
     tmp_path_factory: pytest.TempPathFactory, texts: Sequence[str], order: Sequence[Position]
@@ -223,7 +223,7 @@ def test_text_stays_in_files_when_it_is_resumed_and_in_what_cfg_prints(
     assert config_of("job=mine", config_dir=str(folder)) == config
 
 
-@searched(24)
+@searched(16)
 @given(*DRAWN, st.sampled_from("'\""))
 def test_text_in_quotes_in_a_preset_arrives(
     tmp_path_factory: pytest.TempPathFactory, texts: Sequence[str], order: Sequence[Position], quote: str
@@ -250,7 +250,7 @@ def is_plain(text: str) -> bool:
     return analysis.allow_flow_plain and analysis.allow_block_plain and not analysis.multiline
 
 
-@searched(24)
+@searched(16)
 @given(*DRAWN)
 @example([text for text in SURPRISING if is_plain(text)][: len(POSITIONS)], POSITIONS)
 def test_text_without_quotes_in_a_preset_arrives(
@@ -281,7 +281,7 @@ def flow(value: Any) -> str:
 IN_SWEEPS = [one for one in POSITIONS if one.key not in ("run.name", "run.dir", "checkpoint.dir")]
 
 
-@searched(24)
+@searched(16)
 @given(st.lists(TEXTS.filter(lambda text: text != MARK), min_size=2, max_size=3), st.sampled_from(IN_SWEEPS))
 def test_text_arrives_in_each_run_of_a_sweep(texts: Sequence[str], position: Position) -> None:
     words = ",".join(typed(position.value(text)) for text in texts)

@@ -7,6 +7,7 @@ import tempfile
 from pathlib import Path
 
 import pytest
+from fuzz import tried
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -80,6 +81,7 @@ def test_steps_that_a_full_restart_has_undone_do_not_come_back(tmp_path: Path) -
     assert back_at(tmp_path, None) == 14
 
 
+@tried(400)
 @given(st.integers(0, 2**32))
 def test_each_rank_trains_each_batch_once_in_the_history_that_counts(seed: int) -> None:
     """Groups die, are away, heal, and go back together; runs resume from one another, with groups away or not.

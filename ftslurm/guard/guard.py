@@ -361,10 +361,12 @@ class Guard:
         """End everything.
 
         If the worker is already ending, its own end is reported first. Its siblings lose their connections to it before
-        it is dead, and the error that one of them raises may be why the controller kills the step.
+        it is dead, and the error that one of them raises may be why the controller kills the step. One that has
+        reported an exception still calls its atexit functions.
         """
         status, deadline = self.reap(), time.monotonic() + DYING_S
-        while status is None and processes.is_ending(self.worker) and time.monotonic() < deadline:
+        failed = messages.Failed.kind in self.channel.notes.kept
+        while status is None and (failed or processes.is_ending(self.worker)) and time.monotonic() < deadline:
             time.sleep(0.002)
             status = self.reap()
         if status is not None:

@@ -53,7 +53,8 @@ def run(
 
     Args:
         folder: where a module is looked for first.
-        on_failure: called last, with the error; its traceback has no frames of this module.
+        on_failure: called with the error before the script's atexit functions, which may never return; the traceback
+            has no frames of this module.
         on_success: called when the script has returned or called sys.exit(0); returns the code to end with at once
             where an ordinary exit is not safe (it may wait for a quorum that never comes); None: it is.
     """
@@ -114,15 +115,15 @@ def _print_traceback(error: BaseException) -> None:
 
 
 def _end(code: int, error: BaseException | None, on_failure: Callable[[BaseException], None]) -> NoReturn:
-    """Run the script's atexit functions for at most GOODBYE_S seconds, report a failure, and end the process."""
+    """Report a failure, run the script's atexit functions for at most GOODBYE_S seconds, and end the process."""
     _flush()
     goodbye = threading.Timer(GOODBYE_S, os._exit, [code])
     goodbye.daemon = True
     goodbye.start()
-    atexit._run_exitfuncs()
-    _flush()
     if error is not None:
         on_failure(error)
+    atexit._run_exitfuncs()
+    _flush()
     os._exit(code)
 
 

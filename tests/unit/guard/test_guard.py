@@ -449,3 +449,35 @@ def test_the_worker_can_see_how_far_the_run_is_and_a_standby_forgets_it_when_it_
     guard.obey(messages.Ping(7))
     guard.obey(messages.Ping())  # the state is lost: all groups start over
     assert task.position.reached == 0
+
+
+@pytest.mark.parametrize(
+    "function", ["time.sleep(60)", "os._exit(0)", "os.kill(os.getpid(), 9)", "re.match('(a+)+$', 40 * 'a' + 'b')"]
+)
+def test_an_exception_is_reported_whatever_atexit_functions_do(tmp_path: Path, function: str) -> None:
+    """The last of them holds the GIL."""
+    script = f"""
+import atexit, os, re, time
+print("now", flush=True)
+atexit.register(lambda: {function})
+raise RuntimeError("the reason that a user wants to see")
+"""
+    with step(tmp_path / "run") as task:
+        task.begin(script)
+        assert task.until("failed", 5)["error"] == "RuntimeError: the reason that a user wants to see"
+
+
+def test_atexit_functions_end_although_the_controller_kills_the_step(tmp_path: Path) -> None:
+    script = """
+import atexit, time
+print("now", flush=True)
+atexit.register(print, "flushed", flush=True)
+atexit.register(time.sleep, 0.2)
+raise RuntimeError
+"""
+    with step(tmp_path / "run") as task:
+        task.begin(script)
+        task.until("failed")
+        task.send("kill")
+        assert task.until("exited")["code"] == 1
+        assert "flushed" in task.log()

@@ -139,6 +139,12 @@ def _check_job(config: Config) -> Iterator[str]:
         yield f"job.script={job.script}: {'is a folder' if os.path.isdir(script) else gone}"
     if job.python in ("", []):
         yield "job.python: must be an interpreter, or a list that ends with one"
+    called = [Path(word).name for word in words(job.python)]
+    if called[:2] == ["conda", "run"] and not {"--no-capture-output", "--live-stream"}.intersection(called):
+        yield (
+            f"job.python={job.python}: `conda run` keeps the workers' standard output until they end, and ftslurm "
+            "hears nothing from them; add --no-capture-output after `run`, or use the environment's own bin/python"
+        )
     yield from _check_staging(config)
     for name in job.env:
         if not _VARIABLE.fullmatch(name):

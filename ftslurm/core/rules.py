@@ -198,7 +198,8 @@ def _late(turn: Turn, unit: Unit) -> str | None:
     starts = unit.phase is Phase.STARTING and current.store is None and current.adoption is None
     if starts and (unit.marks.ready is None or current.assigned) and turn.due(unit.due, unit.name):
         setting = "a standby that was taken" if current.ran_as is not None else "health.start_timeout_s"
-        return f"not ready after {launching.store_within_s(unit, config):g} s ({setting})"
+        silent = "" if any(current.hosts) else f": {reports.SILENT}"
+        return f"not ready after {launching.store_within_s(unit, config):g} s ({setting}){silent}"
     trains = unit.phase is Phase.RUNNING and unit.group is not None and not turn.independent
     if not trains or current.step is not None or unit.marks.begun is None:
         return None

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from ftslurm.core.groups.reports import SILENT
 from ftslurm.core.state.model import Phase
 from ftslurm.monitor.event_text import SCRIPT_WAITS
 from ftslurm.monitor.status import GroupStatus, RunStatus
@@ -61,7 +62,7 @@ def _limited(what: str, group: GroupStatus, status: RunStatus, name: str) -> Wai
 def _of_start(at: StepStarting) -> str:
     whom = by_count(at.lacks, f"rank {next(iter(at.missing), 0)}", f"{at.lacks} of {at.tasks} ranks")
     return {
-        "launch": f"{whom}: launch",
+        "launch": f"{whom}: launch" if at.lacks < at.tasks else f"{whom}: launch; {SILENT}",
         "check": "the check of its nodes (health.preflight)",
         "import": f"{whom}: imports",
         "lighthouse": "the Lighthouse",

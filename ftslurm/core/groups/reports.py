@@ -21,6 +21,10 @@ from ftslurm.protocol import records
 from ftslurm.protocol.records import Progress
 from ftslurm.protocol.stages import Stage
 
+SILENT = (  # no task of a step has sent its first message
+    "nothing arrives on its standard output (a wrapper in job.python must pass it on at once: conda run "
+    "--no-capture-output)"
+)
 LINES_PER_S = 8  # of all groups together; each reports at most once a second
 
 

@@ -121,6 +121,7 @@ def test_every_number_of_the_configuration_has_a_smallest_value() -> None:
         ({"job__args": 7}, ["job.args=7"]),
         ({"job__python": ""}, ["job.python"]),
         ({"job__python": []}, ["job.python"]),
+        ({"job__python": ["/opt/conda/bin/conda", "run", "-n", "env", "python"]}, ["--no-capture-output", "conda run"]),
         ({"job__python": {"a": 1}}, ["job.python: must be text or a list"]),
         ({"job__env": {"NO=PE": "1"}}, ["job.env.NO=PE"]),
         ({"job__env": {"1ST": "1"}}, ["job.env.1ST"]),

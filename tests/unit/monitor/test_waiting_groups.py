@@ -11,6 +11,7 @@ import pytest
 from folded import fold
 from rich.console import Console
 
+from ftslurm.core.groups.reports import SILENT
 from ftslurm.monitor import sentences
 from ftslurm.monitor.status import RunStatus
 from ftslurm.monitor.status_json import to_json
@@ -36,6 +37,11 @@ def words(status: RunStatus, now: float = 13) -> str | None:
     ("stage", "fields", "said"),
     [
         ("launch", {"lacks": 3, "missing": [1, 2, 3]}, "3 of 4 ranks: launch, 12 s of 600 s (health.start_timeout_s)"),
+        (
+            "launch",
+            {"lacks": 4, "missing": [0, 1, 2, 3]},
+            f"4 of 4 ranks: launch; {SILENT}, 12 s of 600 s (health.start_timeout_s)",
+        ),
         ("import", {"lacks": 1, "missing": [2]}, "rank 2: imports, 12 s of 600 s (health.start_timeout_s)"),
         ("lighthouse", {}, "the Lighthouse, 12 s"),
         ("store", {}, "the store of rank 0, 12 s of 600 s (health.start_timeout_s)"),

@@ -56,6 +56,6 @@ def test_a_training_without_ipv6_and_pidfds_starts_heals_and_can_be_looked_into(
     run.wait_until_back(1)
     code, said = ask(run, "stacks", "--group", "0")
     assert code == 0, said
-    assert "light.py" in said
+    assert "toy.py" in said
     run.end_soon()
     run.finish()

@@ -22,6 +22,7 @@ import signal
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
+from math import inf
 from pathlib import Path
 from typing import Any
 
@@ -72,6 +73,7 @@ INBOX_S = 0.25  # how often the inbox is read: one listing of a local folder
 INBOX_SHARE = 20  # of this process's time it takes at most the 20th part, whatever members of a group leave there
 SETTLES_S = 1.5  # after a signal the controller leads on for so long: it sees what else ends with its job
 LINGERS_S = 30.0  # a Lighthouse serves for so long after its controller has handed over
+GONE_S = 10.0  # the run directory is missing for so long: it was removed or moved, and no file server blinks
 UNWRITTEN_S = 10.0  # at the end of a run; Slurm kills a cancelled job after 30 s (KillWait)
 log = logging.getLogger("ftslurm.controller.loop")
 
@@ -130,6 +132,7 @@ class Controller:
         self.leaving: str | None = None  # why another controller goes on with all that runs
         self.leaves_at = 0.0
         self.next_ping = self.next_inbox = self.lead_checked = 0.0
+        self.last_there = inf  # when the run directory was there last
         self.last_printed: dict[StepId, str] = {}  # by the launcher of each step
 
     def now(self) -> float:
@@ -243,9 +246,24 @@ class Controller:
         self._check_lead()
         self._flush(sync=False)
         self._beat(self.journal.complaint)
+        self._look_for_folder()
         ping = messages.encode(messages.Ping(continuity.reached(self.state, self.config)))
         for step in list(self.children.steps):
             self.children.send(step, ping)
+
+    def _look_for_folder(self) -> None:
+        """End the run if somebody has removed its directory: no verb finds it any more, and what it writes is lost."""
+        try:
+            self.run_dir.root.stat()
+        except FileNotFoundError:
+            if self.now() > self.last_there + GONE_S:
+                self.last_there = inf  # once
+                reason = f"somebody has removed or moved the run directory {self.run_dir.root}"
+                self.events.append(StopAsked(reason, "ftslurm"))
+            return
+        except OSError:  # the file server is away
+            pass
+        self.last_there = self.now()
 
     def _beat(self, complaint: str) -> None:
         """Show that this controller lives."""

@@ -65,6 +65,13 @@ def opening(before: Past, **granted: Any) -> ev.Event:
     return ev.Granted(Allocation("90", ()), past=before, **granted)
 
 
+def test_save_says_that_the_groups_are_being_connected_to() -> None:
+    asks = ev.Asked("save", "c1", "ann")
+    story = play((10, opening(past(live(A0), live(B0)))), (11, ALL), (11.2, asks), config=array())
+    (refused,) = story.records("command_refused")
+    assert refused["reason"].startswith("another controller has just taken over and connects to the groups")
+
+
 def jobs(*names: str, state: str = "RUNNING") -> ev.Event:
     nodes = {"81_0": "n1", "81_1": "n2", "81_2": "n3", "81_3": "n4"}
     return ev.JobsSeen(tuple(Job(n, id=f"{n}!", state=state, nodes=(nodes[n],)) for n in names), asked=11.0)

@@ -43,10 +43,10 @@ def parse(word: str, folders: Sequence[Path]) -> Override:
     """
     head, sign, text = word.partition("=")
     key = head.lstrip("+~")
-    if not key or not (sign or head.startswith("~")):
+    if key.split() != [key] or not (sign or head.startswith("~")):
         raise ConfigError(
-            f"{word!r} is no setting: write key=value, as in job.script=train.py, and the arguments of the script "
-            f"after --, as in: -- {word}"
+            f"{word!r} is no setting: write key=value, without spaces in the key, as in job.script=train.py, and the "
+            f"arguments of the script after --, as in: -- {word}"
         )
     group = key.partition("@")[0]
     is_group = not text.startswith("{") and any(os.path.isdir(folder / group) for folder in folders)

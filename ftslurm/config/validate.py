@@ -12,6 +12,7 @@ from collections.abc import Iterator
 from dataclasses import asdict
 from pathlib import Path
 
+from ftslurm.config import slurm_options
 from ftslurm.config.node_commands import check_preflight
 from ftslurm.config.receivers import check_receivers
 from ftslurm.config.schema import (
@@ -193,17 +194,12 @@ def _check_places(config: Config) -> Iterator[str]:
         yield from _check_store(config, folder)
     elif folder is not None and not _may_be_folder(folder):
         yield f"checkpoint.dir={folder}: must be a folder that you can read; default: one in the run directory"
-    taken = {"-l", "--label", "-u", "--unbuffered", "--pty", "-i", "--input", "-o", "--output", "-e", "--error"}
-    for word in config.cluster.srun:
-        if word.partition("=")[0] in taken:
-            yield f"cluster.srun={word}: ftslurm needs srun's stdin, stdout and stderr for itself"
+    for word, why in slurm_options.refused_of_srun(config.cluster.srun):
+        yield f"cluster.srun={word}: {why}"
     places: list[Place] = [config.cluster, *config.cluster.ranges]
     for place in places:
-        for option, value in sbatch_options(place).items():
-            if "\n" in str(value):
-                yield f"cluster.sbatch.{option}={value!r:.80}: an option of sbatch is one line"
-            if option in ("array", "test-only", "wait") and value not in (False, None):
-                yield f"cluster.sbatch.{option}: ftslurm submits single jobs, and follows each by its id; leave it out"
+        for option, why in slurm_options.refused_of_sbatch(sbatch_options(place)):
+            yield f"cluster.sbatch.{option}: {why}"
 
 
 def _check_store(config: Config, url: str) -> Iterator[str]:

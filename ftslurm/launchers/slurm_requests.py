@@ -9,7 +9,6 @@ from __future__ import annotations
 import json
 import logging
 import os
-import re
 import shlex
 import time
 from collections.abc import Sequence
@@ -54,7 +53,7 @@ from ftslurm.security.names import is_job, is_node
 from ftslurm.slurm import client, commands
 from ftslurm.slurm.evidence import asked_by_slurm, node_fate, read_probe, time_of
 from ftslurm.slurm.hosts import expand_hosts
-from ftslurm.slurm.parse import NO_OUTPUT, STATES, is_busy, read_rows, read_state, running
+from ftslurm.slurm.parse import NO_OUTPUT, STATES, is_busy, read_mark, read_rows, read_state, running
 
 if TYPE_CHECKING:
     from ftslurm.launchers.srun import Slurm
@@ -133,9 +132,9 @@ def _jobs(slurm: Slurm, text: str) -> tuple[list[Job], list[str]]:
     rows, unread = read_rows(text, len(commands.QUEUE_FIELDS), is_job)
     for row in rows:
         name, job, state, reason, nodes, began, ends, cut, base, comment = row
-        mark, _, pool = comment.removesuffix("|").rpartition(":")
-        if mark == slurm.mark and re.fullmatch("-1|[0-9]{1,9}", pool):
-            number = int(pool)
+        mark, pool = read_mark(comment)
+        if mark == slurm.mark and pool is not None:
+            number = pool
         elif name in slurm.pools or (base == slurm.config.internal.pilots and name != base):
             number = slurm.pools.get(name, 0)
         else:

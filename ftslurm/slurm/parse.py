@@ -128,13 +128,21 @@ class QueuedJob(Value):
     script: str  # the batch script; of a run's jobs it lies in RUN/submitit
 
 
+# The user's own comment (cluster.sbatch.comment) stands before ours.
+_MARK = re.compile(r"(?:.*\s)?(ftslurm:.*?)(?::(-1|[0-9]{1,9}))?\|?", re.DOTALL)
+
+
+def read_mark(comment: str) -> tuple[str | None, int | None]:
+    """Return the run that a job's comment names (RunDir.mark), and the pool that a group's job is for."""
+    found = _MARK.fullmatch(comment)
+    return (found[1], None if found[2] is None else int(found[2])) if found else (None, None)
+
+
 def read_jobs(text: str) -> tuple[list[QueuedJob], bool]:
     """Parse the output of `commands.jobs_of_users` and `commands.job_found`. Return also whether all of it was read."""
     (rows, damaged), out = read_rows(text, len(FINDING_FIELDS), is_job), list[QueuedJob]()
     for name, job, state, reason, user, script, comment in rows:
-        comment = comment.removesuffix("|")
-        mark = re.sub(":(-1|[0-9]{1,9})$", "", comment) if comment.startswith("ftslurm:") else None
-        out.append(QueuedJob(name, job, state, reason, user, mark, script))
+        out.append(QueuedJob(name, job, state, reason, user, read_mark(comment)[0], script))
     return out, not damaged
 
 

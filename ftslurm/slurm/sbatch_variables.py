@@ -8,12 +8,24 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 
+from ftslurm.config import slurm_options
 from ftslurm.config.schema import OWN_OPTIONS, Config, sbatch_options, set_sbatch_option
 from ftslurm.errors import ConfigError
 
 PREFIX = "SBATCH_"
 # Those that people and modules set; SBATCH_QOS is --qos. Further options are settings (cluster.sbatch).
-_TAKEN = {"ACCOUNT", "CLUSTERS", "CONSTRAINT", "EXCLUDE", "NETWORK", "PARTITION", "QOS", "RESERVATION", "WCKEY"}
+_TAKEN = {
+    "ACCOUNT",
+    "CLUSTERS",
+    "COMMENT",
+    "CONSTRAINT",
+    "EXCLUDE",
+    "NETWORK",
+    "PARTITION",
+    "QOS",
+    "RESERVATION",
+    "WCKEY",
+}
 _RENAMED = {"TIMELIMIT": "time", "REQ_SWITCH": "switches", "SEGMENT_SIZE": "segment"}
 
 
@@ -31,10 +43,11 @@ def take(config: Config, environ: Mapping[str, str]) -> list[str]:
     notes = list[str]()
     for variable in found(environ):
         name, value = variable.removeprefix(PREFIX), environ[variable]
-        option = _RENAMED.get(name, name.lower())
+        option = _RENAMED.get(name, name.lower().replace("_", "-"))
         told = sbatch_options(config.cluster).get(option)
         if name not in _TAKEN and name not in _RENAMED:  # its value may be secret (SBATCH_EXPORT)
-            notes.append(f"{variable} is not used: options of sbatch are settings (cluster.sbatch), the run has some")
+            why = slurm_options.SBATCH.get(option) or "options of sbatch are settings (cluster.sbatch)"
+            notes.append(f"{variable} is not used: {why}")
         elif not value.isprintable():
             raise ConfigError(f"{variable}={value!a:.80}: no option of sbatch has such a value")
         elif value and told is None:

@@ -18,7 +18,7 @@ from math import inf
 from pathlib import Path
 from typing import Any
 
-from ftslurm.config.schema import CONTROLLER, Config, sbatch_options
+from ftslurm.config.schema import CONTROLLER, Config
 from ftslurm.errors import EnvironmentProblem, FtslurmError
 from ftslurm.launchers.job_command import JobRole
 from ftslurm.protocol.records import CONTROLLER_POOL
@@ -31,7 +31,7 @@ from ftslurm.submission.submit import (
     explained,
     job_options,
     submit_batch,
-    with_options,
+    undelayed,
     without,
 )
 
@@ -46,10 +46,8 @@ def options(config: Config, run: RunDir, pool: int, exclude: Sequence[str] = ())
     They have no --no-kill: a job that has lost a node is useless, and Slurm requeues it by itself (measured on 22.05:
     with --no-kill it stays, and a node that returns is not given back to it).
     """
-    if pool == CONTROLLER_POOL:
-        return without(exclude, job_options(config, run))
-    told = job_options(config, run, group=True) | {"comment": f"{run.mark()}:{pool}"}
-    return without(exclude, with_options(told, sbatch_options(config.cluster.ranges[pool - 1])) if pool else told)
+    told = job_options(config, run, pool != CONTROLLER_POOL, max(pool, 0))
+    return without(exclude, undelayed(told))
 
 
 def submit(

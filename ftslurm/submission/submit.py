@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
-from ftslurm.config import compose
+from ftslurm.config import compose, slurm_options
 from ftslurm.config.schema import (
     CONTROLLER,
     OWN_OPTIONS,
@@ -105,7 +105,7 @@ def submit(config: Config, run: RunDir, after: str | None = None) -> None:
     else:
         options = job_options(config, run)
         if after is not None:
-            options["dependency"] = f"afterany:{after}"
+            options = undelayed(options) | {"dependency": f"afterany:{after}"}
         try:
             job, _ = submit_batch(config, run, batch_role(config), options)
         except submitit_adapter.SbatchRefused as error:
@@ -115,6 +115,11 @@ def submit(config: Config, run: RunDir, after: str | None = None) -> None:
         if config.array:
             run.remember([job], CONTROLLER_POOL)
     replace_text(run.job_id, job)
+
+
+def undelayed(options: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the options of a job that is not the first of its run: nothing holds it back."""
+    return {name: value for name, value in options.items() if name not in slurm_options.ONCE}
 
 
 def without(nodes: Iterable[str], options: Mapping[str, Any]) -> dict[str, Any]:
@@ -186,8 +191,8 @@ def explained(refusal: object, options: Mapping[str, Any]) -> str:
     return "; ".join([str(refusal), *named, *mine[:4]])
 
 
-def job_options(config: Config, run: RunDir, group: bool = False) -> dict[str, Any]:
-    """Return sbatch's options for the controller's job, or for a pilot's (`group`).
+def job_options(config: Config, run: RunDir, group: bool = False, pool: int = 0) -> dict[str, Any]:
+    """Return sbatch's options for the controller's job, or for a pilot's (`group`) of a pool.
 
     --no-kill keeps the job when a node is lost. `B:` sends Slurm's warning before the time limit to the controller
     alone; the signal would kill the training scripts.
@@ -201,7 +206,7 @@ def job_options(config: Config, run: RunDir, group: bool = False) -> dict[str, A
         "no-kill": not group,
         "requeue" if cluster.requeue else "no-requeue": True,
         "signal": f"B:USR2@{cluster.signal_s}",
-        "comment": f"{run.mark()}:{CONTROLLER_POOL}" if alone else run.mark(),
+        "comment": run.mark() + (f":{pool}" if group else f":{CONTROLLER_POOL}" if alone else ""),
     }
     if gres_per_node(config) and not alone:
         options["gpus-per-node"] = gres_per_node(config)
@@ -216,13 +221,17 @@ def job_options(config: Config, run: RunDir, group: bool = False) -> dict[str, A
         for place in cluster.ranges:
             if place.groups == CONTROLLER:
                 more |= sbatch_options(place)
+    if pool:
+        more |= sbatch_options(cluster.ranges[pool - 1])
     if group and str(more.get("segment")).isdecimal():
         more["segment"] = min(int(more["segment"]), groups.nodes)
-    return with_options(options, more)
+    if more.get("comment"):  # it may save the job from a site's own reaper
+        more["comment"] = f"{more['comment']} {options['comment']}"
+    return _with_options(options, more)
 
 
-def with_options(options: Mapping[str, Any], more: Mapping[str, Any]) -> dict[str, Any]:
-    """Return options of sbatch with more of them; False takes one back, as in cluster.sbatch.no-requeue=false."""
+def _with_options(options: Mapping[str, Any], more: Mapping[str, Any]) -> dict[str, Any]:
+    """Return options of sbatch with more of them; False takes one back, as in cluster.sbatch.gpus-per-node=false."""
     gpus = any(key == "gres" or key.startswith("gpus") for key in more)  # with ours an error since Slurm 26.05
     ours = {key: value for key, value in options.items() if key != "gpus-per-node" or not gpus}
     return {key: value for key, value in {**ours, **more}.items() if value is not None and value is not False}

@@ -65,6 +65,7 @@ class Started:
     def limit_all(self) -> None:
         """Lower the limits once all runs train, so that all are warned soon."""
         self.refused.wait_for_steps(5, groups=1)
+        self.cluster.run(["scontrol", "update", f"jobid={latest_job(self.refused)}", "requeue=0"])
         for job in (self.template, self.kept):
             self.until(job, "steps", lambda job=job: any(e["event"] == "group_joined" for e in self.events(job)))
         for group in range(2):
@@ -104,8 +105,7 @@ def started(cluster_folder: Path, tmp_path_factory: pytest.TempPathFactory) -> I
             script="saving.py",
             args={"report": report, "until": until, "step-time": 0.2},
         )
-        no = ("cluster.sbatch.requeue=false", "cluster.sbatch.no-requeue=true")
-        refused = slurm.start(*ONE, *LIMIT, *no, light(), script=SAVING, args={"open-end": True, "step-time": 0.2})
+        refused = slurm.start(*ONE, *LIMIT, light(), script=SAVING, args={"open-end": True, "step-time": 0.2})
         jobs = [template(cluster, folder, option) for option in ("--requeue", "--no-requeue")]
         here = Started(cluster, folder, wide, refused, *jobs)
         here.limit_all()

@@ -18,7 +18,8 @@ from ftslurm.config.schema import Config, Range
 from ftslurm.guard import processes
 from ftslurm.launchers.job_command import JobRole
 from ftslurm.run.directory import RunDir
-from ftslurm.submission import submit, submitit_adapter
+from ftslurm.slurm.parse import read_mark
+from ftslurm.submission import pilot_jobs, submit, submitit_adapter
 from ftslurm.submission.submit import job_options, submit_batch
 from ftslurm.submission.submitit_adapter import sbatch_script
 
@@ -99,7 +100,6 @@ def test_the_warning_goes_to_the_controller_alone_and_when_it_is_told_to() -> No
     ("sbatch", "asked"),
     [
         ({"mail-type": "END", "exclusive": True}, {"mail-type": "END", "exclusive": True}),
-        ({"signal": "B:USR2@10"}, {"signal": "B:USR2@10"}),  # the user wins
         ({"mem": 0}, {"mem": 0}),  # all of the node's memory: zero is a value
         ({"nice": 0}, {"nice": 0}),
     ],
@@ -128,16 +128,29 @@ def test_what_groups_need_of_a_node_is_not_asked_for_the_controllers_own_job(sba
 
 @pytest.mark.parametrize("value", [False, None])
 def test_an_option_can_be_taken_back(value: bool | None) -> None:
-    assert options(cluster={"requeue": False})["no-requeue"] is True
-    got = options(cluster={"requeue": False, "sbatch": {"no-requeue": value}})
-    assert "no-requeue" not in got
-    assert got["no-kill"] is True
+    more = {"groups": {"gpus": 2}, "cluster": {"sbatch": {"gpus-per-node": value, "mail_type": "END"}}}
+    got = options(**more)
+    assert "gpus-per-node" not in got
+    assert (got["mail-type"], got["no-kill"]) == ("END", True)
 
 
-def test_an_option_may_be_written_with_underscores() -> None:
-    got = options(cluster={"sbatch": {"cpus_per_task": 8, "no_requeue": False, "mail_type": "END"}})
-    assert (got["cpus-per-task"], got["mail-type"]) == (8, "END")
-    assert "no-requeue" not in got
+def test_a_comment_stays_before_ours_in_every_job_and_is_read_back() -> None:
+    ranges = [Range("1", sbatch={"comment": "cheap|1"}), Range("0")]
+    made = config(cluster={"kind": "array", "sbatch": {"comment": "reaper: off"}, "ranges": ranges})
+    said = [job_options(made, RUN)["comment"], *(pilot_jobs.options(made, RUN, pool)["comment"] for pool in range(3))]
+    assert said == [
+        f"reaper: off {RUN.mark()}",
+        *(f"{own} {RUN.mark()}:{pool}" for pool, own in enumerate(("reaper: off", "cheap|1", "reaper: off"))),
+    ]
+    assert [read_mark(comment) for comment in said] == [(RUN.mark(), pool) for pool in (None, 0, 1, 2)]
+    for strange in ("", "reaper: off", "xftslurm:a-1:0", "ftslurm", "a ftslurm"):
+        assert read_mark(strange) == (None, None)
+
+
+def test_what_delays_a_job_delays_only_the_first() -> None:
+    made = config(cluster={"kind": "array", "sbatch": {"begin": "now+1hour", "hold": True, "nice": 5}})
+    assert {"begin", "hold", "nice"} <= set(job_options(made, RUN))
+    assert {"begin", "hold", "nice"} & set(pilot_jobs.options(made, RUN, 0)) == {"nice"}
 
 
 def test_secrets_of_the_job_are_not_in_the_script_and_every_flag_is() -> None:

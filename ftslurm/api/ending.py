@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+
 from ftslurm.config.schema import Config
 from ftslurm.protocol import job_states
 from ftslurm.run import facts, inbox
@@ -21,18 +23,19 @@ def without_controller(config: Config, run: RunDir, found: Standing) -> str | No
     name, job = run.root.name, run.job()
     if found.state in ("waiting", "unknown", "silent") and not config.local and job and _take_out_of_queue(job):
         _cancel(run)
-        requeue.end_journal(run, f"stopped in the queue: Slurm job {job} was cancelled")
+        requeue.end_journal(run, f"stopped in the queue: Slurm job {job} was cancelled", by=os.getuid())
         return f"{name} was waiting in the queue: Slurm job {job} is cancelled"
     if found.over:
         return f"{name} is over already: {found.state}"
     if found.never:
         inbox.put(run.inbox, "stop")  # Slurm may know the job after all: that of another cluster, or one it requeues
-        requeue.end_journal(run, found.why or "", found.state)
+        requeue.end_journal(run, found.why or "", found.state, os.getuid())
         return f"{name} never started: {found.why}"
     if (found.state == "lost" or (found.state == "silent" and config.local)) and run.events.exists():
-        requeue.end_journal(run, f"stopped without a controller: {found.why}")
+        requeue.end_journal(run, f"stopped without a controller: {found.why}", by=os.getuid())
         return f"{name} had lost its controller and counts as stopped now: {found.why}"
     if found.state == "silent" and (cancelled := _cancel(run)):
+        inbox.put(run.inbox, "stop")  # for a controller that Slurm starts again
         observing.tell_the_end(run)
         return f"{name} is stopped: {found.why}. Cancelled: Slurm job {', '.join(cancelled)}"
     return None

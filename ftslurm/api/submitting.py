@@ -33,6 +33,7 @@ def settle(config: Config, preview: bool = False, judge: bool = True) -> list[st
         raise ConfigError(f"job.python={command[0]}: there is no such program on this machine")
     if judge:
         preflight.check_script(config)
+    found += preflight.own_requeue(config)
     for _ in setup_lines.commands(config.cluster.setup):
         pass  # bash understands them
     secret_variables.check_submitter(config.job.secrets, os.environ)

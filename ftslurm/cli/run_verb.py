@@ -105,7 +105,7 @@ def _launch_and_follow(config: Config, create: Callable[[Config], RunDir], sweep
 
 def _control_here(config: Config, create: Callable[[Config], RunDir]) -> int:
     """Keep a controller running below this process, in its allocation. A requeued batch job continues its run."""
-    from ftslurm.run import configuration, full_disk
+    from ftslurm.run import configuration, full_disk, leadership
     from ftslurm.slurm import commands
     from ftslurm.submission import keeper, requeue
 
@@ -113,10 +113,10 @@ def _control_here(config: Config, create: Callable[[Config], RunDir]) -> int:
     steps = config.cluster.kind == "slurm"
     before = requeue.of_this_job(config, os.environ) if steps else None
     if before is not None:
-        run, outcome = before
-        if outcome in ("succeeded", "failed"):
-            print(f"run {run.root} has {outcome} before this job was started again")
-            return int(outcome == "failed")
+        run = before
+        if (outcome := leadership.final(run)) is not None:
+            print(f"run {run.root} is over ({outcome}): it ended before this job was started again")
+            return int(outcome != "succeeded")
         config = configuration.of_run(run)
     if steps:
         _check_allocation(config)

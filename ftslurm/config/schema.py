@@ -369,6 +369,7 @@ class Internal:
     parent: str | None = None  # the directory of the run that this one resumes
     sweep: str | None = None  # the sweep that the run belongs to: sweep-TIME-RANDOM
     staged_python: str | None = None  # the archive of job.stage_python, and the name of the interpreter in it
+    requeues: str | None = None  # where the script requeues its job: FILE:LINE
     pilots: str | None = None  # array mode: id of the array, submitted by hand, whose tasks are the pilots
 
 

@@ -193,6 +193,9 @@ def _heard(turn: Turn, said: messages.Report, unit: Unit) -> None:
             raise AssertionError(f"{said} is an event of its own")
 
 
+_TOLD = (Cause.REQUESTED, Cause.CANCELLED, Cause.HANG)  # with these the controller itself has sent SIGTERM
+
+
 def _granted(turn: Turn, event: Granted) -> None:
     granted = event.allocation
     if granted.nodes:
@@ -202,17 +205,32 @@ def _granted(turn: Turn, event: Granted) -> None:
     turn.set_job_pool(had=len(granted.nodes), polled=known)
     turn.set_nodes(leaf_of=event.leaf_of)
     continuity.opened(turn, event)
+    if event.past is not None and event.past.stopped is not None and turn.goes_on:
+        reason, by = event.past.stopped  # the controller that was asked has died
+        turn.set(ending=Ending(RunOutcome.STOPPED, reason, by=by))
 
 
 def _stop_asked(turn: Turn, event: StopAsked) -> None:
     ending = turn.state.ending
     if ending is not None and isinstance(event.by, str) and (event.by == SRUN or event.reason == ending.reason):
         return  # the srun of every step reports it; a user, who has a number, gets an answer each time
+    if event.outcome is RunOutcome.REQUEUED:
+        event = replace(event, reason=event.reason + _by_the_script(turn))
     turn.do(records.Command(what="stop", by=event.by, reason=event.reason))
     if ending is not None and not _forbids(ending, event):
         _explained(turn, ending, event)
     else:
         turn.set(ending=Ending(event.outcome, event.reason, event.cause, event.by, turn.now + event.wait_s))
+
+
+def _by_the_script(turn: Turn) -> str:
+    """Return a hint that a script has requeued the job; empty: nothing speaks for it."""
+    line = turn.config.internal.requeues
+    told = [f"group {unit.group}" for unit in turn.table.in_phase(Phase.STOPPING) if unit.current.intent in _TOLD]
+    if not told and line is None:
+        return ""
+    when = f" when {' and '.join(told)} was told to leave" if told else ""
+    return f". If the script did that{when} ({line or 'scontrol requeue'}), remove the line: ftslurm requeues the job"
 
 
 def _forbids(ending: Ending, event: StopAsked) -> bool:

@@ -255,7 +255,7 @@ def _finish(turn: Turn) -> None:
         turn.do(records.RunRequeued(**about))
     else:
         failure = last_failure(state) if ending.outcome is RunOutcome.FAILED else None
-        turn.do(records.RunFinished(**about, failure=failure))
+        turn.do(records.RunFinished(**about, failure=failure, by=ending.by))
     turn.do(Finish(ending.outcome, ending.reason))
     turn.set(finished=True, ending=ending)
 

@@ -188,6 +188,7 @@ class RunFinished(RunEvent):
     steps: int | None  # the last committed step
     restarts: int | None  # number of restarts of groups
     failure: str | None = None  # of a run that has failed: how the last group failed that did not come back
+    by: By = None  # who asked for it; a run that a user has stopped is never started again
 
 
 class Warned(RunEvent):

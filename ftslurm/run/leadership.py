@@ -91,6 +91,15 @@ def outcome(run: RunDir) -> str | None:
     return text(last, "outcome") or "failed" if text(last, "event") == "run_finished" else None
 
 
+def final(run: RunDir) -> str | None:
+    """Return how the run has ended for good: no job of it that is started again goes on with it; None: one would.
+
+    A user's stop is final; one that Slurm or a signal has asked for is not.
+    """
+    ended = outcome(run)
+    return None if ended == "stopped" and integer(last_line(run.events) or {}, "by") is None else ended
+
+
 def is_over(run: RunDir) -> bool:
     """Return whether the run has ended."""
     return outcome(run) is not None

@@ -64,6 +64,10 @@ class Reading(Past, Fold):
         if self.own is not None and self.home != before:
             self.nodes = replace(self.nodes, passed=frozenset())  # another allocation
 
+    def command(self, record: records.Command) -> None:
+        if isinstance(record.by, int):
+            self.stopped = (record.reason or "stopped", record.by)
+
     def scaled(self, record: records.Scaled) -> None:
         self.groups = record.groups or 1
 

@@ -14,6 +14,7 @@ from ftslurm.protocol import job_states
 from ftslurm.protocol.records import RunFinished
 from ftslurm.protocol.run_states import GOING, OVER, State
 from ftslurm.protocol.value_class import Value
+from ftslurm.security.json_text import is_whole
 from ftslurm.security.terminal import visible
 from ftslurm.slurm.parse import QueuedJob
 from ftslurm.words import seconds
@@ -82,8 +83,9 @@ class Standing(Value):
 
 def standing(facts: Facts) -> Standing:
     """Return how a run stands."""
-    # A job that Slurm itself has requeued goes on, although its controller has written that it was stopped.
-    if facts.end is not None and (facts.waits is None or facts.end.outcome != "stopped"):
+    # A job that Slurm itself has requeued goes on, although its controller has written that it was stopped; if a user
+    # has stopped it, it does not.
+    if facts.end is not None and (facts.waits is None or facts.end.outcome != "stopped" or is_whole(facts.end.by)):
         return _over(facts, facts.end)
     if not facts.begun and facts.job is None:
         return Standing("waiting", "it is being submitted") if facts.new else Standing("lost", "it was never submitted")

@@ -119,10 +119,11 @@ def control(
         with liveness.kept(run.alive, config.heartbeat_s, lambda: number is None or leadership.held(run, number)):
             reading = Reading()
             story = Story(run, also=reading)
-            if (over := leadership.outcome(run)) in ("succeeded", "failed"):
-                return int(over == "failed")
             if output is not None:
                 output.known = story.status
+            if (over := leadership.final(run)) is not None:
+                print(f"ftslurm: the run is over ({over}): this job, which was started again, ends", flush=True)
+                return int(over != "succeeded")
             from ftslurm.controller.loop import Controller
 
             controller = Controller(config, run, scheduler, tell, reading.past, number, signals, after)

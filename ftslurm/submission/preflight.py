@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+import re
 import sys
 import traceback
 import warnings
+from contextlib import suppress
 from pathlib import Path
 
 from ftslurm.code import module_file
 from ftslurm.config.schema import Config, interpreter
 from ftslurm.errors import ConfigError
 
+_REQUEUE = re.compile(r"""^[^#]*\bscontrol["',\s]+requeue\b""")
 IF_ALL_FAIL = (  # what a run that saves nothing loses, and the settings that help
     "when all groups fail at once, all their work is lost. Set checkpoint.every=N if the script uses "
     "ftslurm.checkpoint, or restart.on_state_loss=checkpoint if it resumes by itself"
@@ -35,6 +38,26 @@ def check_script(config: Config) -> None:
         raise ConfigError(f"job.module={job.module}: no module named {job.module!r}, seen from {Path.cwd()}")
     if said := _complaint(path):
         raise ConfigError(f"{'job.script' if job.script else f'job.module={job.module}'}: {said}")
+
+
+def own_requeue(config: Config) -> list[str]:
+    """Note in the configuration where the script requeues its job, as its user's scripts did before. Return a warning.
+
+    Only the script itself is read.
+    """
+    config.internal.requeues = None
+    path = config.job.script
+    if config.local or path is None:
+        return []
+    with suppress(OSError):
+        for number, line in enumerate(Path(path).read_text(errors="replace").splitlines(), 1):
+            if _REQUEUE.search(line):
+                config.internal.requeues = f"{path}:{number}"
+                return [
+                    f"{path}:{number} requeues the job, which ends all groups: {line.strip():.120}. Remove it: ftslurm "
+                    f"saves and requeues the job before its time limit, and restarts a group that has failed"
+                ]
+    return []
 
 
 def notes(config: Config) -> list[str]:

@@ -57,10 +57,10 @@ def go_on(config: Config, run: RunDir) -> str | None:
     return None
 
 
-def end_journal(run: RunDir, reason: str, outcome: str = "stopped") -> Event:
+def end_journal(run: RunDir, reason: str, outcome: str = "stopped", by: int | None = None) -> Event:
     """Write the end of the journal of a run without a controller, so that no reader waits for it; tell its hooks.
 
-    The steps that still run, as far as the journal tells, end with it.
+    The steps that still run, as far as the journal tells, end with it. `by` is the user who has asked for it.
     """
     reading = Reading()
     story = Story(run, also=reading)
@@ -78,8 +78,8 @@ def end_journal(run: RunDir, reason: str, outcome: str = "stopped") -> Event:
             }
             journal.append(read(ended))
         reason = reason[:1000]
-        finished = RunFinished(outcome=outcome, reason=reason, steps=story.status.step, restarts=story.status.restarts)
-        line = journal.append(finished)
+        steps, restarts = story.status.step, story.status.restarts
+        line = journal.append(RunFinished(outcome=outcome, reason=reason, steps=steps, restarts=restarts, by=by))
     observing.tell_the_end(run)
     return line
 
@@ -114,8 +114,8 @@ def _seen(job: str, environ: Mapping[str, str]) -> tuple[str, str, bool]:
     return state, reason, restarts > int(environ.get("SLURM_RESTART_COUNT") or 0)
 
 
-def of_this_job(config: Config, environ: Mapping[str, str]) -> tuple[RunDir, str | None] | None:
-    """Find the run that this job began before it was requeued, and the run's outcome; None if there is none.
+def of_this_job(config: Config, environ: Mapping[str, str]) -> RunDir | None:
+    """Find the run that this job began before it was requeued; None if there is none.
 
     A batch script may start several runs in sequence: return the one with the same settings, else the newest that is
     not over.
@@ -127,11 +127,7 @@ def of_this_job(config: Config, environ: Mapping[str, str]) -> tuple[RunDir, str
     ours = [run for run in found if owned_files.is_own(run.root) and owned_files.is_own(run.config)]
     ours.sort(key=lambda run: run.config.stat().st_mtime, reverse=True)
     same = [run for run in ours if _settings(compose.load(run.config)) == _settings(config)]
-    for run in (*same, *ours):
-        outcome = leadership.outcome(run)
-        if run in same or outcome is None:
-            return run, outcome
-    return None
+    return next((run for run in (*same, *ours) if run in same or not leadership.is_over(run)), None)
 
 
 def _settings(config: Config) -> str:

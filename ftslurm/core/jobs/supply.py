@@ -186,7 +186,8 @@ def _recover(turn: Turn) -> None:
 
 def supply(turn: Turn) -> None:
     """Submit missing jobs, cancel unneeded ones, and poll Slurm about all."""
-    if not turn.goes_on or not turn.state.allocation.name or not uses_jobs(turn.config):
+    ended = not turn.goes_on and turn.state.job_pool.polled  # before Slurm's answer no step in another job is adopted
+    if ended or not turn.state.allocation.name or not uses_jobs(turn.config):
         return
     if turn.state.job_pool.polled and turn.attends_jobs():
         # Else the next leader would not know why a step ends, nor of one that Slurm is creating.

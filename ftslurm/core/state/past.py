@@ -45,6 +45,7 @@ class Past:
     attempts: dict[str, int] = field(default_factory=dict)  # unit -> its last attempt
     step: int = 0  # the highest that any group had committed
     live: dict[str, Live] = field(default_factory=dict)
+    stopped: tuple[str, int] | None = None  # the reason and the user, if one has asked for the end of the run
     over: dict[str, str | None] = field(default_factory=dict)  # unit -> why it was given up; None: it has finished
     history: int = 0  # as in Lineage
     resuming: int | None = None  # all groups were starting over, from the checkpoint of this step

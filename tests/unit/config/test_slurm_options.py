@@ -39,7 +39,7 @@ def refused(word: str = "", **sbatch: Any) -> str:
     return said[0]
 
 
-VALUES = st.sampled_from([True, 1, 60, "B:USR1@60", "TERM@60", "R:USR2", "x", ["a", "b"], "off", ""])
+VALUES = st.sampled_from([True, "1", "60", "B:USR1@60", "TERM@60", "R:USR2", "x", "a,b", "off", ""])
 
 
 @given(st.sampled_from(REFUSED), VALUES, st.booleans())
@@ -67,7 +67,7 @@ def test_the_beginning_of_a_name_is_no_way_around_it(name: str, letters: int) ->
     assert refused(**{begun: "x"}) or begun in PASSED
 
 
-@pytest.mark.parametrize("value", ["a\n#SBATCH --signal=TERM@60", "a\rb", ["a", "b\n"], "\x1b[2J"])
+@pytest.mark.parametrize("value", ["a\n#SBATCH --signal=TERM@60", "a\rb", "b\n", "\x1b[2J"])
 def test_a_value_that_could_begin_a_line_of_its_own_is_refused(value: Any) -> None:
     assert "an option of sbatch is one line" in refused(comment=value)
 

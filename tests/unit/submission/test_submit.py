@@ -139,10 +139,10 @@ def test_a_comment_stays_before_ours_in_every_job_and_is_read_back() -> None:
     made = config(cluster={"kind": "array", "sbatch": {"comment": "reaper: off"}, "ranges": ranges})
     said = [job_options(made, RUN)["comment"], *(pilot_jobs.options(made, RUN, pool)["comment"] for pool in range(3))]
     assert said == [
-        f"reaper: off {RUN.mark()}",
+        f"reaper: off {RUN.mark()}:-1",
         *(f"{own} {RUN.mark()}:{pool}" for pool, own in enumerate(("reaper: off", "cheap|1", "reaper: off"))),
     ]
-    assert [read_mark(comment) for comment in said] == [(RUN.mark(), pool) for pool in (None, 0, 1, 2)]
+    assert [read_mark(comment) for comment in said] == [(RUN.mark(), pool) for pool in (-1, 0, 1, 2)]
     for strange in ("", "reaper: off", "xftslurm:a-1:0", "ftslurm", "a ftslurm"):
         assert read_mark(strange) == (None, None)
 

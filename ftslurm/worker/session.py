@@ -32,6 +32,7 @@ from ftslurm.worker import (
     closed_servers,
     closed_transport,
     cpu_binding,
+    extension_locks,
     group_end,
     parameter_sessions,
     patch_fit,
@@ -244,6 +245,7 @@ def import_everything(task: Task, channel: Channel) -> Watchers:
 
     importlib.import_module("encodings.idna")  # which the first look-up of a host's name would import
 
+    extension_locks.install()
     trace = os.environ.get("TORCH_FR_DUMP_TEMP_FILE")
     if trace and torch.__version__.startswith(("2.8.", "2.9.")):  # these have other names for the Flight Recorder's
         os.environ.setdefault("TORCH_NCCL_DEBUG_INFO_TEMP_FILE", trace)

@@ -102,7 +102,7 @@ def main() -> int:
     print(json.dumps({"tracking": args.tracking, "minutes": args.minutes, **result}, indent=1))
     allowed = {"ok", "time_limit", "cancelled"}
     bad = result["problems"] or result["full_restarts"] or result["excluded"] or set(result["exits"]) - allowed
-    return int(bool(bad) or not result["restarts"])
+    return int(bool(bad) or result["restarts"] != [0])
 
 
 if __name__ == "__main__":

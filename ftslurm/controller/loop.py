@@ -47,7 +47,7 @@ from ftslurm.core.lineage import continuity
 from ftslurm.core.rules import begin
 from ftslurm.core.state.actions import Action, Ask, Attach, Probe
 from ftslurm.core.state.events import Alive, Event, Granted, Heard, StopAsked, TaskFailed
-from ftslurm.core.state.model import Evidence, Saved, StepId
+from ftslurm.core.state.model import Evidence, Phase, Saved, StepId
 from ftslurm.core.state.past import Past
 from ftslurm.core.state.units import step_tasks
 from ftslurm.launchers.background import Answered
@@ -72,6 +72,7 @@ UNSYNCED = (records.Progress, records.ScriptBegun)  # no later controller needs 
 INBOX_S = 0.25  # how often the inbox is read: one listing of a local folder
 INBOX_SHARE = 20  # of this process's time it takes at most the 20th part, whatever members of a group leave there
 SETTLES_S = 1.5  # after a signal the controller leads on for so long: it sees what else ends with its job
+ENDS_S = 5.0  # and so much longer if a step is beginning or being ended
 LINGERS_S = 30.0  # a Lighthouse serves for so long after its controller has handed over
 GONE_S = 10.0  # the run directory is missing for so long: it was removed or moved, and no file server blinks
 UNWRITTEN_S = 10.0  # at the end of a run; Slurm kills a cancelled job after 30 s (KillWait)
@@ -181,8 +182,9 @@ class Controller:
             return leadership.SUPERSEDED
 
     def _leaves(self) -> bool:
-        """Return whether to hand over now."""
-        return self.leaving is not None and self.now() >= self.leaves_at
+        """Return whether to hand over now. The next leader would not know why a step is being ended."""
+        ends_s = ENDS_S if self.state.table.count(Phase.STARTING, Phase.STOPPING) else 0.0
+        return self.leaving is not None and self.now() >= self.leaves_at + ends_s
 
     def _end(self) -> str:
         self.children.background.kill(Probe)  # srun goes on trying at a lost node

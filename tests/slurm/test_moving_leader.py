@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+import json
+import subprocess
+import sys
 from collections.abc import Callable
+from pathlib import Path
 
 import pytest
 from cluster import Cluster
@@ -10,6 +14,7 @@ from harness import Backend, Run
 from time_limits import changes_of_lead, pauses
 
 pytestmark = [pytest.mark.slurm, pytest.mark.light]
+BENCHMARK = Path(__file__).parents[2] / "benchmarks/time_limits.py"
 PAUSE_S = 2.0  # most that a planned move may cost on a busy machine; benchmarks/time_limits.py measures it
 
 
@@ -62,3 +67,14 @@ def test_the_lead_moves_from_job_to_job_and_costs_no_group_an_attempt(
     assert {int(step["step"]) for step in steps} == set(range(1, last + 1))
     planned, _, *more = pauses(steps, changes_of_lead(run.events))
     assert max(planned, *more) < PAUSE_S
+
+
+@pytest.mark.nightly
+@pytest.mark.parametrize("tracking", ["linuxproc", "pgid"])
+def test_four_minutes_of_time_limits_cost_no_step_and_no_restart(tracking: str) -> None:
+    command = [sys.executable, str(BENCHMARK), "--minutes=4", f"--tracking={tracking}"]
+    done = subprocess.run(command, stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=600, check=False)
+    assert done.returncode == 0, done.stdout + done.stderr
+    told = json.loads(done.stdout)
+    assert told["leaders"] >= 4
+    assert told["median_s"] < PAUSE_S / 4

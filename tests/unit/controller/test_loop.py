@@ -5,16 +5,17 @@ from __future__ import annotations
 import json
 import signal
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from ftslurm.config.schema import Config
-from ftslurm.controller.loop import Controller
+from ftslurm.controller.loop import ENDS_S, SETTLES_S, Controller
 from ftslurm.controller.signals import SIGNALS
 from ftslurm.core.state.actions import Attach, Kill, Launch
 from ftslurm.core.state.events import Ended, Explained, TaskFailed
-from ftslurm.core.state.model import Place, StepId
+from ftslurm.core.state.model import Phase, Place, StepId
 from ftslurm.launchers.local import ThisMachine
 from ftslurm.launchers.scheduler import AskOwnState
 from ftslurm.protocol import records
@@ -97,3 +98,21 @@ def test_a_cancelled_job_without_groups_ends_when_slurm_has_answered_and_waits_f
 def test_an_error_while_a_step_is_adopted_ends_the_controller_because_the_step_may_run(controller: Controller) -> None:
     with pytest.raises(NotImplementedError):  # a local run adopts nothing
         controller._act([Attach(STEP, PLACE)])
+
+
+def test_who_is_warned_leads_on_for_a_moment_and_until_what_ends_has_ended(
+    controller: Controller, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    now = 100.0
+    monkeypatch.setattr(controller, "now", lambda: now)
+    controller.separate_jobs = True
+    assert not controller._leaves()
+    controller._signalled(signal.SIGUSR2)
+    assert not controller._leaves()
+    now += SETTLES_S
+    assert controller._leaves()
+    group = replace(controller.state.groups[0], phase=Phase.STOPPING)
+    controller.state = replace(controller.state, table=controller.state.table.put(group))
+    assert not controller._leaves()
+    now += ENDS_S
+    assert controller._leaves()

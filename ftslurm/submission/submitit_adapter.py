@@ -73,7 +73,11 @@ def sbatch_script(config: Config, run: RunDir, role: JobRole, options: Mapping[s
             wckey=None,
             setup=setup_lines.script(config.cluster.setup),
             stderr_to_stdout=True,
-            additional_parameters=options,
+            # sbatch removes a backslash from a line of a script, whatever quotes are around it.
+            additional_parameters={
+                name: value.replace("\\", "\\\\") if isinstance(value, str) else value
+                for name, value in options.items()
+            },
             **({"map_count": tasks, "array_parallelism": tasks} if tasks > 1 else {}),
         )
     )

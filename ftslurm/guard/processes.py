@@ -78,15 +78,16 @@ def kill_descendants(*dead: int) -> None:
         dead: descendants that have ended already.
     """
     start, pids = time.monotonic(), set(dead)
-    while (passed := time.monotonic() - start) < END_S and (below := descendants(os.getpid())):
-        pids.update(below)
-        for pid in below:
-            if passed >= _grace_s(pid):
-                kill(pid)
-        with contextlib.suppress(ChildProcessError):
+    with contextlib.suppress(ChildProcessError):  # a scan of /proc may miss an orphan whose parent has just died
+        while (passed := time.monotonic() - start) < END_S:
+            below = descendants(os.getpid())
+            pids.update(below)
+            for pid in below:
+                if passed >= _grace_s(pid):
+                    kill(pid)
             while os.waitpid(-1, os.WNOHANG)[0]:
                 pass
-        time.sleep(0.005)
+            time.sleep(0.005)
     for path in glob.glob("/dev/shm/torch_*_*"):  # noqa: S108 torch_shm_manager would do so in two seconds
         if path.split("_")[1] in map(str, pids):
             with contextlib.suppress(OSError):

@@ -159,20 +159,12 @@ def meet(name: str) -> str:
     return place(name).read_text()
 
 
-def leave_together(rank: int, world: int, begin: object) -> None:  # noqa: ARG001 a worker calls it so
-    """Wait in rank 0, whose manager the others ask, until they have finished."""
-    if rank:
-        leave(f"finished-{rank}")
-    for other in range(1, world) if rank == 0 else ():
-        meet(f"finished-{other}")
-
-
 def main(task: guard.Task, orders: int, reports: int) -> NoReturn:
     """Run one worker until its end: ftslurm's own, with all that would import torch replaced."""
     _worker.gateway = task.gateway
     sys.modules["torchft.manager"] = sys.modules["light_worker"]
     session.import_everything = watch
-    session.host_store, session.leave_together = host_store, leave_together
+    session.host_store = host_store
     warmup.LATE, warmup._take_a_step = (), lambda: None  # type: ignore[assignment]
     session.main(task, orders, reports)
 

@@ -15,6 +15,7 @@ from ftslurm.cli.interrupts import Interrupts
 from ftslurm.config.schema import Config
 from ftslurm.monitor import closed_output, summary, table
 from ftslurm.monitor.status import RunStatus
+from ftslurm.protocol.run_states import exit_code
 from ftslurm.run import inbox
 from ftslurm.run.directory import RunDir
 from ftslurm.run.facts import Watcher
@@ -24,7 +25,7 @@ def follow_run(config: Config, run: RunDir, interrupts: Interrupts) -> int:
     """Show the run until it ends. Ctrl-C stops a local run, as a closed terminal does; a run on Slurm continues.
 
     Returns:
-        The exit code: 0 the run succeeded, 1 it failed or lost its controller, 130 interrupted.
+        The exit code: that of the run, 1 if it has lost its controller, 130 if interrupted.
     """
     console = table.console()
     show = partial(follow, config, run, console=console)
@@ -41,7 +42,7 @@ def follow_run(config: Config, run: RunDir, interrupts: Interrupts) -> int:
     if config.local:
         state.wait_for_exit(run)
     console.print(summary.summary(status, run, followed=True))
-    return 0 if status.outcome == "succeeded" else 1
+    return exit_code(status.outcome, status.missing)
 
 
 def follow(config: Config, run: RunDir, **options: Any) -> RunStatus:

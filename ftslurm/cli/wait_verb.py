@@ -7,6 +7,7 @@ import argparse
 from ftslurm.cli.run_argument import find_run
 from ftslurm.errors import NotDone
 from ftslurm.monitor import sentences
+from ftslurm.protocol.run_states import exit_code
 
 
 def main(args: argparse.Namespace) -> int:
@@ -21,4 +22,4 @@ def main(args: argparse.Namespace) -> int:
     except TimeoutError as error:
         raise NotDone(str(error)) from None
     print(f"{run.id} {sentences.ended(status['outcome'])}: {status['reason'] or 'no reason given'}")
-    return 0 if status["outcome"] == "succeeded" else 1
+    return exit_code(status["outcome"], status["missing"])

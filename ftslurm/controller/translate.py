@@ -47,8 +47,9 @@ def translate(step: StepId, raw: messages.Raw, now: float, tasks: int) -> events
             cause = Cause.UNKNOWN if refused else None
             known = Evidence(task, None, code=1, out_of_memory=oom, error=error or "", started=started, cause=cause)
             return events.TaskFailed(step, classified(replace(known, hardware=hardware or None)))
-        case messages.Exited(code, number, oom, error, hardware, task=task) if code != 0:
+        case messages.Exited(code, number, oom, error, hardware, term, task=task) if code != 0:
             known = Evidence(task, None, code=code, signal=number, out_of_memory=oom, hardware=hardware or None)
+            known = replace(known, cause=Cause.LEFT_ON_SIGTERM if term and code is not None else None)
             if error:
                 said = log_signs.says(error) | {Says.PRINTED}
                 known = replace(known, error=f"its log says: {error}", says=said)

@@ -82,13 +82,15 @@ def _same(order: Send, old: Send | None) -> bool:
 
 
 def aside(turn: Turn, said: messages.GroupAside) -> None:
-    """Write down that the Lighthouse has set a group aside, or that it takes part again."""
+    """Write down that the Lighthouse has set a group aside, or that it takes part again; not of one that is ending."""
     if not 0 <= said.group < turn.table.groups:
         return
     unit = turn.table.group(said.group)
     if unit.attempt != said.attempt or unit.phase not in LIVE:
         return  # it has ended meanwhile
     turn.attempt(unit, aside=turn.lighthouse.id if said.aside else None)
+    if unit.phase is Phase.STOPPING or unit.current.over or unit.current.done:
+        return
     kind = records.GroupSetAside if said.aside else records.GroupHeardAgain
     turn.do(kind(**unit.of_group, seconds=said.seconds))
 

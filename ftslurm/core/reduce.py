@@ -9,7 +9,7 @@ from immutables import Map
 from typing_extensions import assert_never
 
 from ftslurm.core import leaving, orders, slow, user_requests
-from ftslurm.core.groups import fault_drills, ranks, reports, standby
+from ftslurm.core.groups import fault_drills, finishing, ranks, reports, standby
 from ftslurm.core.groups.exits import ended
 from ftslurm.core.groups.reports import since
 from ftslurm.core.groups.verdict import after_abort
@@ -47,7 +47,6 @@ from ftslurm.protocol.causes import Cause, Says
 from ftslurm.protocol.traces import added
 
 CRASHES = (signal.SIGABRT, signal.SIGSEGV)
-MOST_WARNINGS = 20  # different ones, per run
 
 
 def observe(turn: Turn, event: Event) -> None:
@@ -73,7 +72,7 @@ def observe(turn: Turn, event: Event) -> None:
         case NodesNoted(nodes, text):
             turn.node(*(turn.nodes.those(lambda node: node.noted) - nodes), noted=False)
             turn.node(*nodes, noted=True)
-            _warn(turn, None, text)
+            reports.warn(turn, None, text)
         case NodeFate():
             node_health.told(turn, event)
         case Asked():
@@ -174,7 +173,7 @@ def _heard(turn: Turn, said: messages.Report, unit: Unit) -> None:
         case messages.Trace(text, task=task):
             turn.attempt(unit, traces=added(unit.current.traces, task, text))
         case messages.Notice(text):
-            _warn(turn, unit.group, text)
+            reports.warn(turn, unit.group, text)
         case messages.Dumped(command):
             (user_requests.stacks_taken if command else _dumped)(turn, said, unit)
         case messages.Injected():
@@ -186,9 +185,9 @@ def _heard(turn: Turn, said: messages.Report, unit: Unit) -> None:
         case messages.Restored():
             continuity.restored(turn, said, unit)
         case messages.Done(task=task):
-            turn.attempt(unit, over=unit.current.over | {task})
-        case messages.Exited(task=task):
-            turn.attempt(unit, done=unit.current.done | {task})
+            _release_rank_0(turn, turn.attempt(unit, over=unit.current.over | {task}))
+        case messages.Exited():
+            _exited(turn, said, unit)
         case _:
             raise AssertionError(f"{said} is an event of its own")
 
@@ -317,6 +316,7 @@ def _progressed(turn: Turn, said: messages.Progress, unit: Unit) -> None:
     if joins:
         unit = turn.mark(unit, joined=turn.now)
         turn.do(takeover.joined(unit, turn.now, said.step, said.quorum_id, said.participants))
+        reports.warn(turn, unit.group, finishing.not_alike(turn, unit, said.step))
     progress = records.Progress(
         **unit.of_group,
         step=said.step,
@@ -338,7 +338,27 @@ def _progressed(turn: Turn, said: messages.Progress, unit: Unit) -> None:
     slow.reported(turn, said, unit)
     hangs.learn(turn, said.gap_s)
     fault_drills.inject_planned(turn, unit)
-    _warn(turn, unit.group, continuity.unsaved(turn, said))
+    reports.warn(turn, unit.group, continuity.unsaved(turn, said))
+
+
+def _exited(turn: Turn, said: messages.Exited, unit: Unit) -> None:
+    """Note that a rank has ended with exit code 0; if it has left early, the rest of its group can commit no step."""
+    current = unit.current
+    left = said.step if current.left is None else max(current.left, said.step or 0)
+    unit = turn.attempt(unit, done=current.done | {said.task}, termed=current.termed or said.term, left=left)
+    _release_rank_0(turn, unit)
+    some = unit.phase is Phase.RUNNING and unit.group is not None and len(unit.current.done) < len(unit.current.hosts)
+    if some and finishing.answer(turn, unit) is not finishing.Answer.FINISHED:
+        node, error = unit.node_of(said.task), finishing.words(turn, left)
+        sign = Evidence(said.task, node, code=0, error=error, cause=finishing.cause_of(unit))
+        stop(turn, unit, None, sign, due=turn.now + turn.config.stop.grace_s)
+
+
+def _release_rank_0(turn: Turn, unit: Unit) -> None:
+    """Let rank 0 end, which hosts the group's store, once no script of its group runs any more."""
+    tasks = tasks_of(unit, turn.config)
+    if tasks > 1 and len(unit.current.over | unit.current.done) == tasks:
+        turn.send(unit, messages.MayLeave())
 
 
 def _began_new_history(turn: Turn, said: messages.Progress, unit: Unit) -> None:
@@ -360,12 +380,6 @@ def _checkpointed(turn: Turn, said: messages.Checkpointed, unit: Unit) -> None:
         turn.set_lineage(step=max(turn.lineage.step, said.step))
     equal = min(divergence.agreed(turn, rank) for rank in range(tasks_of(unit, turn.config)))
     turn.do(records.CheckpointSaved(**about, equal=equal))
-
-
-def _warn(turn: Turn, group: int | None, text: str) -> None:
-    if text and text not in turn.state.warnings and len(turn.state.warnings) < MOST_WARNINGS:
-        turn.set(warnings=turn.state.warnings | {text})  # every group and every attempt reports the same
-        turn.do(records.Warned(group=group, text=text))
 
 
 def _dumped(turn: Turn, said: messages.Dumped, unit: Unit) -> None:

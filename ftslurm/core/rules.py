@@ -17,7 +17,7 @@ from typing import Any, cast
 from ftslurm.config.schema import Config, fixed_standbys
 from ftslurm.core import assignments, leaving, orders, slow, user_requests
 from ftslurm.core.groups import fault_drills, launching, reports, standby
-from ftslurm.core.groups.exits import given_up, last_failure, too_late
+from ftslurm.core.groups.exits import given_up, last_failure, missed, revoke, too_late
 from ftslurm.core.groups.launching import over_from
 from ftslurm.core.health import (
     hangs,
@@ -138,6 +138,8 @@ def _all_ended(turn: Turn, ended: list[Unit], failed: list[Unit], serving: list[
     if failed:
         well = len(ended) - len(failed)
         reason = f"{well} of {len(ended)} groups finished; group {failed[0].group} did not"
+        if missing := missed(turn):
+            reason += f", and the training went on without {by_count(len(missing), 'it', '{} groups')}"
     if lineage.resuming and lineage.resume_step > 0:
         reason += f"; nothing was left to do after the checkpoint of step {lineage.resume_step}"
     elif lineage.step == 0 and not turn.independent:
@@ -184,7 +186,7 @@ def _expire(turn: Turn) -> None:
         elif not over or unit.group is None or unit.joined or unit.adopting:
             continue
         elif unit.phase is Phase.PENDING:
-            given_up(turn, unit, too_late(turn.table.in_phase(Phase.SUCCEEDED)[0].group_id))
+            given_up(turn, unit, too_late(turn))
         elif unit.phase in RUNS:
             stop(turn, unit, Cause.CANCELLED)
 
@@ -249,13 +251,14 @@ def _finish(turn: Turn) -> None:
     steps = max(state.lineage.step, done)
     about: dict[str, Any] = {"outcome": ending.outcome.value, "reason": ending.reason, "steps": steps}
     about["restarts"] = state.restarts
+    missing = missed(turn) if ending.outcome is RunOutcome.SUCCEEDED else ()
     if ending.outcome in (RunOutcome.SUCCEEDED, RunOutcome.FAILED):
         fault_drills.never_done(turn)
     if ending.outcome is RunOutcome.REQUEUED:
         turn.do(records.RunRequeued(**about))
     else:
         failure = last_failure(state) if ending.outcome is RunOutcome.FAILED else None
-        turn.do(records.RunFinished(**about, failure=failure, by=ending.by))
+        turn.do(records.RunFinished(**about, failure=failure, by=ending.by, missing=missing))
     turn.do(Finish(ending.outcome, ending.reason))
     turn.set(finished=True, ending=ending)
 
@@ -273,6 +276,7 @@ def _stop(turn: Turn) -> None:
 
 def _run(turn: Turn) -> None:
     """Start all groups over if none holds the state; end the run, or its part in this job."""
+    revoke(turn)  # before the run counts as over
     continuity.guard(turn)
     _end_if_over(turn)
     rollover.roll(turn)  # a run that has just finished has succeeded

@@ -55,6 +55,10 @@ CUT_OFF = (
     "the script of rank {} has closed descriptors that it had not opened (os.closerange?): what it did after that was "
     "not seen. It has ended well; let it close only its own"
 )
+REPLACED = (
+    "the script of rank {} has replaced its process (os.exec): its steps are not seen any more, and torchft finds no "
+    "store of its group. Let it start the other program as a child, or name that one in job.script"
+)
 OOM_S = 30.0  # the kill of a child explains for so long why its script fails
 DYING_S = 0.5  # longest time a process needs to end: freeing much memory on a busy machine is slow
 
@@ -172,6 +176,8 @@ class Guard:
         self.imported_mb = 0  # private memory of the worker when it had imported everything
         self.told_room = False
         self.oom_kills, self.oom_at = processes.oom_kills(), -inf  # in this cgroup, and when the last was noticed
+        self.term = False  # the worker was sent SIGTERM: by this guard, or with the whole step
+        self.replaced = False  # the worker is another program by now
         self.selector = selectors.PollSelector()  # unlike epoll it takes any kind of stdin
         end = end_file(task.options.log_dir, task.index) if task.options.adoptable else None
         self.channel = ControlChannel(self, reports, end)
@@ -185,6 +191,7 @@ class Guard:
         os.set_blocking(wake_in, False)
         signal.set_wakeup_fd(wake_in)
         signal.signal(signal.SIGCHLD, lambda *_: None)
+        signal.signal(signal.SIGTERM, lambda *_: setattr(self, "term", True))
         self.selector.register(wake_out, selectors.EVENT_READ, lambda _: os.read(wake_out, 512))
         self.channel.say(self.hello())
         options = self.task.options
@@ -212,6 +219,7 @@ class Guard:
                 self.kernel.update()
                 self.ran_out_of_memory()
                 self.tell_room()
+                self.mind_program()
                 while self.network.warnings:
                     self.warn(self.network.warnings.popleft())
             wait_s = min(1.0, next_alive - time.monotonic())  # two heartbeats that are late count as missing
@@ -227,7 +235,10 @@ class Guard:
                 self.task.position.reached = reached
             case messages.Save(step):  # never lower: the ranks would not agree (checkpoint/consensus.py)
                 self.task.position.wanted = max(self.task.position.wanted, step)
+            case messages.MayLeave():
+                self.task.position.may_leave = 1
             case messages.Stop():
+                self.term = True
                 with contextlib.suppress(ProcessLookupError):
                     os.kill(self.worker, signal.SIGTERM)
             case messages.Kill():
@@ -298,6 +309,7 @@ class Guard:
             self.task.position.corrupt = 1
             self.say(messages.Injected(fault))
             return
+        self.term = self.term or fault == "term"
         self.say(messages.Injected(fault, faults.inflict(fault, self.worker)))
 
     def reap(self) -> int | None:
@@ -329,7 +341,11 @@ class Guard:
         broken = self.broken_hardware() if code != 0 else None
         if code != 0:
             self.say_alive()  # the step that it has reached
-        self.say(messages.Exited(None if killed else code, -code if killed else None, oom, words, broken))
+        place = self.task.position.read()
+        step = place and place.step
+        self.say(
+            messages.Exited(None if killed else code, -code if killed else None, oom, words, broken, self.term, step)
+        )
         self.network.close()  # other groups must see at once that the worker is gone
         processes.kill_descendants(self.worker)
         self.channel.finish()
@@ -414,6 +430,12 @@ class Guard:
         if place is not None and place.step > 0:
             self.told_room = True
             self.say(messages.Room(memory.available_mb(), self.imported_mb))
+
+    def mind_program(self) -> None:
+        """Warn once of a script that has replaced its process: the new program knows nothing of ftslurm."""
+        if self.rank is not None and not self.replaced and processes.has_exec(self.worker):
+            self.replaced = True
+            self.warn(REPLACED.format(self.rank))
 
     def hello(self) -> bytes:
         return self.line(messages.Hello(self.task.node, self.worker, slurm_step()))

@@ -13,7 +13,7 @@ from collections import Counter
 from collections.abc import Iterator, Mapping
 
 PR_SET_PDEATHSIG, PR_SET_CHILD_SUBREAPER = 1, 36
-PF_EXITING = 0x4  # linux/sched.h
+PF_EXITING, PF_FORKNOEXEC = 0x4, 0x40  # linux/sched.h
 TRACKER_S = 1.0  # Python's resource tracker removes shared memory and ends: in 0.05 s, or more on a busy machine
 HELPERS_S = 0.3  # other programs, such as wandb-core; some never end by themselves
 END_S = 5.0  # a killed process in uninterruptible sleep ends later
@@ -34,6 +34,12 @@ def is_ending(pid: int) -> bool:
     """Return whether a process is exiting, or has exited and is not reaped yet."""
     found = _stat(pid)
     return found is not None and bool(found[3] & PF_EXITING)
+
+
+def has_exec(pid: int) -> bool:
+    """Return whether a forked process has replaced its program since (execve)."""
+    found = _stat(pid)
+    return found is not None and not found[3] & PF_FORKNOEXEC
 
 
 def _stat(pid: int | str) -> tuple[str, str, int, int] | None:

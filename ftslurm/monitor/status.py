@@ -133,6 +133,7 @@ class RunStatus:
     name: str = ""
     parent: str | None = None  # directory of the run that this one resumes
     outcome: str = "running"  # or succeeded, failed, stopped
+    missing: tuple[int, ...] = ()  # of a run that has succeeded: the groups without which it has
     reason: str = ""
     mode: str = ""
     job_id: str | None = None

@@ -66,6 +66,7 @@ class StatusFold(Fold):
         if record.steps is not None:
             status.step = record.steps
         status.outcome, status.reason, status.finished = record.outcome or "failed", record.reason, self.time
+        status.missing = record.missing
         for group in status.groups:
             group.steps_per_s = None
             if group.down:  # it waited for its next attempt

@@ -99,6 +99,7 @@ class StatusJson(TypedDict):
     job_starts: int  # how many Slurm jobs, or starts of one, the controller has had
     state: str  # as in `ftslurm list`: beside the outcomes waiting, silent and unknown, which may go on
     outcome: str  # running, succeeded, failed, stopped or lost (without a controller)
+    missing: list[int]  # of a run that has succeeded: groups that were given up, or have never taken a step
     reason: str  # why, for a person
     step: int  # the last committed step of the run
     total_steps: int | None  # job.total_steps

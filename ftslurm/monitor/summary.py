@@ -18,6 +18,7 @@ from ftslurm.monitor.status import GroupStatus, RunStatus
 from ftslurm.protocol import traces
 from ftslurm.protocol.causes import Cause
 from ftslurm.protocol.records import StepExited
+from ftslurm.protocol.run_states import WITHOUT_GROUPS
 from ftslurm.run import deliveries
 from ftslurm.run.directory import RunDir
 from ftslurm.words import few, rest, seconds
@@ -35,7 +36,7 @@ def summary(status: RunStatus, run: RunDir, followed: bool = False) -> Renderabl
     Args:
         followed: the reader has had a line for each warning.
     """
-    style = _OUTCOMES.get(status.outcome, "bold yellow")
+    style = "bold yellow" if status.missing else _OUTCOMES.get(status.outcome, "bold yellow")
     head = Text.assemble("run ", (status.run_id, "bold"), " ", (sentences.ended(status.outcome), style))
     if status.reason:
         head.append(f": {status.reason}")
@@ -63,6 +64,9 @@ def summary(status: RunStatus, run: RunDir, followed: bool = False) -> Renderabl
         facts.add_row("checkpoint", f"step {status.checkpoint}")
     if (avoided := sentences.left_out(status)) is not None:
         facts.add_row("nodes", Text(avoided, "yellow"))
+    if status.missing:
+        words = f"without {_called([status.groups[n] for n in status.missing])}: exit code {WITHOUT_GROUPS}"
+        facts.add_row("warning", Text(words, "yellow"))
     for words in () if followed else status.cautions:
         facts.add_row("warning", Text(words, "yellow"))
     for words in sentences.hook_lines(deliveries.read(run)):

@@ -29,6 +29,8 @@ class Cause(str, Enum):
     DIVERGED = "diverged"
     NETWORK = "network"
     OTHER_VERSION = "other_version"
+    LEFT_EARLY = "left_early"
+    LEFT_ON_SIGTERM = "left_on_sigterm"
     REQUESTED = "requested"
     CANCELLED = "cancelled"
     UNKNOWN = "unknown"
@@ -107,6 +109,8 @@ ROWS: Mapping[Cause, Row] = {
     Cause.START_TIMEOUT: Row("took too long to start"),
     Cause.LIGHTHOUSE_LOST: Row("lost the Lighthouse", blame=Blame.NOTHING),
     Cause.OTHER_VERSION: Row("another torchft", blame=Blame.NOTHING, again=Again.NEVER),
+    Cause.LEFT_EARLY: Row("left early", blame=Blame.NOTHING),
+    Cause.LEFT_ON_SIGTERM: Row("left after SIGTERM", blame=Blame.NOTHING, with_job=True),
     Cause.PREEMPTED: Row("preempted", orderly="was preempted", blame=Blame.NOTHING, with_job=True),
     Cause.TIME_LIMIT: Row("time limit", orderly="was stopped: time limit", blame=Blame.NOTHING, with_job=True),
     Cause.REQUESTED: Row("moved on request", orderly="has left its nodes", blame=Blame.NOTHING, again=Again.AT_ONCE),

@@ -239,14 +239,15 @@ class Failed(Report, kind="failed"):
 
 
 class Done(Report, kind="done"):
-    """The script has ended well; the process is about to."""
+    """The script has ended well; the process is about to. Rank 0 waits for `may_leave` first."""
 
 
 class Exited(Report, kind="exited"):
     """Guard: how the worker's process has ended; `error` is the line of its log that says why.
 
     hardware: what blames the node's hardware for it, in the kernel log or in the worker's. A worker that the controller
-    ends has this message only then: it may have hung because of it.
+    ends has this message only then: it may have hung because of it. term: the guard has sent or seen SIGTERM. step: the
+    Manager's step at the end; null: the script never began.
 
     A guard of a step that may be adopted also leaves this in a file (guard/connection.py).
     """
@@ -256,6 +257,8 @@ class Exited(Report, kind="exited"):
     oom: Truth
     error: Text | None = None
     hardware: Text | None = None
+    term: Truth = False
+    step: AnyCount = None
 
 
 class Adopted(Report, kind="adopted"):
@@ -440,6 +443,10 @@ class Save(Order, kind="save"):
     """A checkpoint of this step or a later one is wanted at once."""
 
     step: Count
+
+
+class MayLeave(Order, kind="may_leave"):
+    """Guard: the scripts of all tasks have ended. The worker of rank 0, which hosts the group's store, may end."""
 
 
 class Stop(Order, kind="stop"):

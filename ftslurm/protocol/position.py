@@ -49,6 +49,7 @@ class Position:
     reached = _Number(72)  # the step below which no quorum may be, as told last; see worker/lineage_guard.py
     wanted = _Number(80)  # a checkpoint of this step or a later one is wanted; 0: none; see checkpoint/checkpointer.py
     corrupt = _Number(88)  # a drill: one bit of the worker's weights is to be flipped; 0: no; see worker/comparison.py
+    may_leave = _Number(96)  # the scripts of all ranks of the group have ended; 0: not yet
 
     def __init__(self) -> None:
         self.page = mmap.mmap(-1, _SIZE)

@@ -189,6 +189,7 @@ class RunFinished(RunEvent):
     restarts: int | None  # number of restarts of groups
     failure: str | None = None  # of a run that has failed: how the last group failed that did not come back
     by: By = None  # who asked for it; a run that a user has stopped is never started again
+    missing: tuple[int, ...] = ()  # of one that has succeeded: groups that were given up, or have never taken a step
 
 
 class Warned(RunEvent):
@@ -411,7 +412,7 @@ class StepAdopted(OfUnit):
 
 
 class StepExited(OfUnit):
-    """An attempt has ended."""
+    """An attempt has ended. With `left_early` it may follow one with `ok`: the others were seen to train on."""
 
     code: int | None  # exit code
     signal: int | None  # number of the signal

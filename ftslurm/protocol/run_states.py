@@ -11,6 +11,19 @@ State = Literal["running", "waiting", "silent", "unknown", "lost", "succeeded", 
 STATES: tuple[State, ...] = get_args(State)
 GOING = STATES[:4]  # a controller may still write to the journal
 OVER = STATES[5:8]
+WITHOUT_GROUPS = 4  # the exit code of a run that has succeeded without some of its groups
+
+
+def exit_code(outcome: str | None, missing: object) -> int:
+    """Return the exit code of a run that is over.
+
+    Args:
+        outcome: how it has ended.
+        missing: the groups that were given up, or have never taken a step.
+    """
+    return 1 if outcome != "succeeded" else WITHOUT_GROUPS if missing else 0
+
+
 FAULTS = {
     "kill": "SIGKILL to one rank, as the kernel or an admin would do it",
     "term": "SIGTERM to one rank",

@@ -8,6 +8,7 @@ its steps to the new leader. There are no locks, so nothing has to be unlocked w
 from __future__ import annotations
 
 from ftslurm.config.schema import Config
+from ftslurm.protocol.run_states import exit_code
 from ftslurm.run import liveness
 from ftslurm.run.directory import RunDir
 from ftslurm.run.journal import integer, last_line, text
@@ -98,6 +99,12 @@ def final(run: RunDir) -> str | None:
     """
     ended = outcome(run)
     return None if ended == "stopped" and integer(last_line(run.events) or {}, "by") is None else ended
+
+
+def code(run: RunDir) -> int:
+    """Return the exit code of the run; 0: it has not ended."""
+    how = outcome(run)
+    return 0 if how is None else exit_code(how, (last_line(run.events) or {}).get("missing"))
 
 
 def is_over(run: RunDir) -> bool:

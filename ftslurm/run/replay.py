@@ -182,7 +182,9 @@ class Reading(Past, Fold):
     def step_exited(self, record: records.StepExited) -> None:
         unit = record.unit
         if unit != LIGHTHOUSE:
-            self.exits[unit] = (*self.exits.get(unit, ()), _exit(record, self.now, self.live.get(unit)))[-MOST_EXITS:]
+            earlier = self.exits.get(unit, ())[: -1 if unit in self.over else None]  # it had seemed to finish
+            self.exits[unit] = (*earlier, _exit(record, self.now, self.live.get(unit)))[-MOST_EXITS:]
+            self.over.pop(unit, None)
         self.ended[unit] = record
         self.live.pop(unit, None)
         if record.step is not None and unit not in self.undone:

@@ -35,7 +35,7 @@ def take_part(config: Config) -> int:
     """Be a pilot of the run until the run is over or does not need this task any more.
 
     Returns:
-        The exit code: 1 if the run has failed or was stopped, else 0.
+        The exit code of the run; 0 if it goes on.
 
     Raises:
         EnvironmentProblem: the array does not fit the configuration, or the run directory cannot be created.
@@ -48,7 +48,7 @@ def take_part(config: Config) -> int:
         pilots.stay(config, run)
     outcome = leadership.outcome(run)
     print(f"the run has {outcome}" if outcome else "this task ends, the run goes on", flush=True)
-    return int(outcome not in (None, "succeeded"))
+    return leadership.code(run)
 
 
 def check(config: Config, environ: Mapping[str, str]) -> None:

@@ -110,7 +110,7 @@ def control(
         after: how the previous controller crashed.
 
     Returns:
-        The exit code of the run: 0 if it has succeeded or goes on with another controller, else 1.
+        The exit code of the run; 0 if it goes on with another controller.
     """
     logger, tell = logging.getLogger("ftslurm"), output.tell if output is not None else lambda _: None
     log_cap.log_to(logger, run.controller_log, config.logs.max_mb)
@@ -123,7 +123,7 @@ def control(
                 output.known = story.status
             if (over := leadership.final(run)) is not None:
                 print(f"ftslurm: the run is over ({over}): this job, which was started again, ends", flush=True)
-                return int(over != "succeeded")
+                return leadership.code(run)
             from ftslurm.controller.loop import Controller
 
             controller = Controller(config, run, scheduler, tell, reading.past, number, signals, after)
@@ -146,7 +146,8 @@ def control(
         tell(requeue.end_journal(run, why_not))
     if leadership.is_over(run):
         _write_report(run, logger)
-    elif outcome in ("failed", "stopped"):
+        return leadership.code(run)
+    if outcome in ("failed", "stopped"):
         return UNWRITTEN
     return 0 if outcome in ("succeeded", "left", leadership.SUPERSEDED) else 1
 

@@ -41,7 +41,7 @@ def keep(run: RunDir, array: Config | None = None) -> int:
     os.set_blocking(read_end, False)
     lead = Lead(run, read_end)
     if not (_patiently(lead, None) if array is None else lead.follow(array)):
-        return _exit_code(run)
+        return leadership.code(run)
     if array is not None and (job := os.environ.get("SLURM_JOB_ID")):
         replace_text(run.job_id, job)
     wakeup, interrupted = Wakeup(SIGNALS), False
@@ -52,15 +52,10 @@ def keep(run: RunDir, array: Config | None = None) -> int:
         if lead.crashes_again:
             return 1 if array is not None else give_up(run, f"{lead.crash}, {MOST} times within {WITHIN_S:g} s")
         if not _patiently(lead, lead.number):
-            return _exit_code(run)
+            return leadership.code(run)
     if lead.code == BAD_INPUT and array is None and last_event(run.events) not in (None, *LAST):
         return give_up(run, f"the next controller could not begin; the output of its job says why ({run.submitit})")
     return INTERRUPTED if interrupted and lead.code == 1 else max(0, lead.code)
-
-
-def _exit_code(run: RunDir) -> int:
-    """Return the exit code of a run that another process has led."""
-    return int(leadership.outcome(run) not in (None, "succeeded"))
 
 
 def _watch(lead: Lead, wakeup: Wakeup, write_end: int) -> bool:

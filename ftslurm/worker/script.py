@@ -58,19 +58,26 @@ def run(
         on_success: called when the script has returned or called sys.exit(0); returns the code to end with at once
             where an ordinary exit is not safe (it may wait for a quorum that never comes); None: it is.
     """
+    rank = os.getpid()
     try:
         code, main = _load(script, module, folder)
         sys.argv = [script or main.__file__ or "", *args]
         exec(code, main.__dict__)  # noqa: S102 running the user's script is the purpose
     except SystemExit as leave:
+        if os.getpid() != rank:
+            raise
         if exit_code := _exit_code(leave.code):
             # Hydra, argparse and others print an exception that they handle, and leave with a number.
             handled = None if leave.__suppress_context__ else leave.__context__
             _end(exit_code, handled if isinstance(leave.code, int) else leave, on_failure)
     except BaseException as error:
         _print_traceback(error)
+        if os.getpid() != rank:
+            sys.exit(1)
         _end(1, error, on_failure)
     _flush()
+    if os.getpid() != rank:
+        sys.exit(0)  # a child that the script has forked has come to the script's end
     if (code_at_once := on_success()) is not None:
         _end(code_at_once, None, on_failure)
     sys.exit(0)  # threads are joined and atexit functions called, as always

@@ -11,10 +11,10 @@ import importlib
 import os
 import socket
 import sys
+import time
 import traceback
 from collections.abc import Iterator
 from dataclasses import dataclass, field
-from datetime import timedelta
 from typing import TYPE_CHECKING, Any, NoReturn, TypeVar
 
 from ftslurm.code import node_copy, running
@@ -106,7 +106,7 @@ def main(task: Task, orders: int, reports: int) -> NoReturn:
         take_rank(task, assign, me)
         if watchers.bound:
             complain(watchers.bound)
-        begin = join_group(task, channel, watchers, me.rank)
+        join_group(task, channel, watchers, me.rank)
         watch_script(task, channel, watchers, assign, me.rank)
         if me.local_rank == 0 and (said := checkpoint_folder.complaint(os.environ)):
             channel.warn(said)
@@ -131,7 +131,8 @@ def main(task: Task, orders: int, reports: int) -> NoReturn:
         channel.say(messages.Done())
         if watchers.opened - descriptors():
             return ExitCode.CUT_OFF  # what torch does at an ordinary exit aborts the process
-        leave_together(me.rank, len(assign.ranks), begin)
+        while me.rank == 0 < len(assign.ranks) - 1 and not task.position.may_leave:
+            time.sleep(0.01)  # this process hosts the group's store
         # An ordinary exit kills daemon threads in the middle of C++ code.
         return 0 if watchers.waits_for_quorum or group_end.hold_exit() else None
 
@@ -304,12 +305,8 @@ def take_rank(task: Task, assign: messages.Assign, me: messages.Rank) -> None:
     stacks.register(task.position, 2)
 
 
-def join_group(task: Task, channel: Channel, watchers: Watchers, rank: int) -> messages.Begin:
-    """Join the group's other ranks: rank 0 hosts the store, and all ranks wait until the script may start.
-
-    Returns:
-        The message with the store's address. The script may change MASTER_ADDR and MASTER_PORT.
-    """
+def join_group(task: Task, channel: Channel, watchers: Watchers, rank: int) -> None:
+    """Join the group's other ranks: rank 0 hosts the store, and all ranks wait until the script may start."""
     place = host_store(task.gateway) if rank == 0 else None
     watchers.opened = descriptors()  # before other ranks connect to the store: they close their connections at any time
     if place is not None:
@@ -323,7 +320,6 @@ def join_group(task: Task, channel: Channel, watchers: Watchers, rank: int) -> m
     os.environ["FTSLURM_HISTORY"] = str(begin.history)  # checkpoint/data_offsets.py reads it
     with contextlib.suppress(OSError):  # only `ftslurm attach` needs it
         os.pwrite(task.environment, b"\0".join(b"%s=%s" % pair for pair in os.environb.items()), 0)
-    return begin
 
 
 def watch_script(task: Task, channel: Channel, watchers: Watchers, assign: messages.Assign, rank: int) -> None:
@@ -523,17 +519,3 @@ def empty(store: Any) -> None:
         raise OSError("a stranger has written to the group's store before it was closed to him")
     for key in store.list_keys() if store.num_keys() else ():
         store.delete_key(key)
-
-
-def leave_together(rank: int, world: int, begin: messages.Begin) -> None:
-    """Wait in rank 0, which hosts the store, until the other ranks have finished, as torchrun's agent does."""
-    if world == 1:
-        return
-    from torch.distributed import TCPStore
-
-    if rank != 0:
-        store = TCPStore(begin.addr, begin.port, is_master=False)
-        store.set(f"ftslurm/finished/{rank}", b"1")
-        return
-    keys = [f"ftslurm/finished/{other}" for other in range(1, world)]
-    _kept[0].wait(keys, timedelta(days=365))  # if a rank dies, the whole Slurm step ends, this process included

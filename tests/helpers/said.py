@@ -118,5 +118,5 @@ def script_done(step: StepId, task: int) -> Heard:
     return Heard(step, msg.Done(task=task))
 
 
-def task_done(step: StepId, task: int) -> Heard:
-    return Heard(step, msg.Exited(0, None, False, task=task))
+def task_done(step: StepId, task: int, at: int | None = None, term: bool = False) -> Heard:
+    return Heard(step, msg.Exited(0, None, False, task=task, step=at, term=term))

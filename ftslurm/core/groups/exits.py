@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from ftslurm.core.groups import fault_drills, placement, reports, restart
+from ftslurm.core.groups import fault_drills, finishing, placement, reports, restart
 from ftslurm.core.groups.launching import has_room
 from ftslurm.core.groups.verdict import classify, describe
 from ftslurm.core.jobs import queue
@@ -18,6 +18,7 @@ from ftslurm.core.state.units import pool_of, serves, tasks_of
 from ftslurm.protocol import records
 from ftslurm.protocol.causes import Blame, Cause, Says
 
+TOO_LATE = "too late for another attempt"
 PATIENT_STARTS = 3  # launches that reached no node before the same error from all groups ends the run
 DUD_STARTS = 3  # starts in a row without an address after which the Lighthouse is given up
 MOST_EXITS = 1000  # exits of one unit that are kept
@@ -34,6 +35,7 @@ def ended(turn: Turn, event: Ended, unit: Unit) -> None:
         return
     if turn.independent:
         verdict = _alone(turn, verdict, unit)
+    verdict = _complete(turn, unit, verdict)
     unit = reports.told(turn, unit)
     unit = _written(turn, unit, verdict)
     if unit.current.agreed is not None:
@@ -161,6 +163,26 @@ def _alone(turn: Turn, verdict: Exit, unit: Unit) -> Exit:
     return replace(verdict, cause=Cause.USER_ERROR, code=0, error=error)
 
 
+def _complete(turn: Turn, unit: Unit, verdict: Exit) -> Exit:
+    """Return the verdict on an attempt; of a group whose ranks have all ended with 0, whether it has left early."""
+    if verdict.cause is not Cause.OK or unit.group is None:
+        return verdict
+    if finishing.answer(turn, unit) is finishing.Answer.FINISHED:
+        return verdict
+    error = finishing.words(turn, unit.current.left)
+    return replace(verdict, cause=finishing.cause_of(unit), code=0, error=error)
+
+
+def revoke(turn: Turn) -> None:
+    """Give groups another attempt that had seemed to finish, although the others train on."""
+    for unit in finishing.left_behind(turn):
+        end = unit.exits[-1]
+        error = f"{finishing.words(turn, end.step)}, and the others have trained on to step {turn.lineage.step}"
+        verdict = replace(end, cause=Cause.LEFT_EARLY, code=0, error=error, time=turn.now)
+        turn.do(exited(unit, verdict, turn.now, away_since=end.time, evidence=()))
+        _group_failed(turn, turn.change(unit, exits=(*unit.exits[:-1], verdict)), verdict)
+
+
 def _lighthouse_ended(turn: Turn, unit: Unit, verdict: Exit) -> None:
     """Relaunch the Lighthouse at once; groups keep running. Only a failed start has a backoff."""
     if not turn.goes_on:
@@ -209,9 +231,8 @@ def _group_failed(turn: Turn, unit: Unit, verdict: Exit) -> None:
         turn.set_lineage(allowed_by=None)
     if not turn.goes_on or unit.retired:
         return
-    finished = [] if turn.independent else [unit.group_id for unit in turn.table.in_phase(Phase.SUCCEEDED)]
-    if finished:
-        given_up(turn, unit, too_late(finished[0]))
+    if finishing.answer(turn, unit, finishing.End.FAILED) is finishing.Answer.TOO_LATE:
+        given_up(turn, unit, too_late(turn))
         return
     if not _got_anywhere(turn) and _all_failed_alike(turn.state):  # it is no node's fault
         for node in sorted(turn.nodes.out(Out.BLAMED)):
@@ -288,9 +309,20 @@ def _blame(turn: Turn, unit: Unit) -> None:
         turn.node(node, out=Out.BLAMED, since=turn.now, group=number)
 
 
-def too_late(finished: int) -> str:
-    """Return why a group gets no further attempt after group `finished` has ended."""
-    return f"too late for another attempt: group {finished} had already finished; it may find no group to heal from"
+def too_late(turn: Turn) -> str:
+    """Return why a group gets no further attempt when no group trains any more."""
+    finished = turn.table.in_phase(Phase.SUCCEEDED)[0].group
+    return f"{TOO_LATE}: group {finished} had already finished; it may find no group to heal from"
+
+
+def missed(turn: Turn) -> tuple[int, ...]:
+    """Return the groups without which the run has trained: they were given up in time, or have never taken a step."""
+    failed = [unit for unit in turn.table.in_phase(Phase.FAILED) if not unit.retired]
+    return tuple(
+        unit.group_id
+        for unit in failed
+        if not (unit.reason.startswith(TOO_LATE) and any(end.healthy_s for end in unit.exits))
+    )
 
 
 def given_up(turn: Turn, unit: Unit, reason: str) -> None:

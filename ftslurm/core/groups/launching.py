@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from ftslurm.config.schema import Config, standby_each
-from ftslurm.core.groups import ranks, standby
+from ftslurm.core.groups import finishing, ranks, standby
 from ftslurm.core.groups.placement import FreePlaces
 from ftslurm.core.groups.reports import since
 from ftslurm.core.jobs import supply
@@ -16,17 +16,16 @@ from ftslurm.core.state.turn import Turn
 from ftslurm.core.state.units import pool_of, tasks_of
 from ftslurm.protocol import records
 
-FINISH_TOGETHER_S = 2.0  # groups finish together: one that has not joined this long after the first never will
 STORE_WITHIN_S = 30.0  # of a standby, which has imported everything: measured 0.03 s, and 1 s on a busy machine
 MOST_FENCED = 20  # earlier attempts whose end a launch ensures
 
 
 def over_from(turn: Turn) -> float | None:
-    """Return from when on an unjoined group could only start a new history; None: no group has finished yet."""
+    """Return from when on an unjoined group could only start a new history; None: one trains, or none has finished."""
     finished = turn.table.in_phase(Phase.SUCCEEDED)
-    if turn.independent or not finished or turn.lineage.step == 0:
+    if turn.independent or not finished or turn.lineage.step == 0 or finishing.train(turn):
         return None
-    return min(unit.exits[-1].time for unit in finished) + FINISH_TOGETHER_S
+    return max(unit.exits[-1].time for unit in finished) + finishing.TOGETHER_S
 
 
 def launch(turn: Turn) -> None:

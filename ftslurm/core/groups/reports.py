@@ -25,6 +25,7 @@ SILENT = (  # no task of a step has sent its first message
     "nothing arrives on its standard output (a wrapper in job.python must pass it on at once: conda run "
     "--no-capture-output)"
 )
+MOST_WARNINGS = 20  # different ones, per run
 LINES_PER_S = 8  # of all groups together; each reports at most once a second
 
 
@@ -73,6 +74,13 @@ def _is_due(turn: Turn, unit: Unit) -> bool:
         return True
     shift, every = unit.group / LINES_PER_S, every_s(groups)
     return turn.due(((unit.current.last_told - shift) // every + 1) * every + shift, unit.name)
+
+
+def warn(turn: Turn, group: int | None, text: str) -> None:
+    """Warn the user, once for each text."""
+    if text and text not in turn.state.warnings and len(turn.state.warnings) < MOST_WARNINGS:
+        turn.set(warnings=turn.state.warnings | {text})  # every group and every attempt reports the same
+        turn.do(records.Warned(group=group, text=text))
 
 
 # --- the parts of a group's recovery ----------------------------------------------------------------------------------

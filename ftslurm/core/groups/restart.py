@@ -49,7 +49,9 @@ def judge(exits: Sequence[Exit], config: RestartConfig, launch_patience_s: float
             f"{len(failures)} failures within {WINDOW_S:g} s are more than restart.max_per_group="
             f"{config.max_per_group} allows" + _hint(failures)
         )
-    if where := _same_error(failures):
+    if (where := _same_error(failures)) and last.cause is Cause.LEFT_EARLY:
+        return f"it has ended at the same step {where}: if that is the end (early stopping), leave out job.total_steps"
+    if where:
         return f"the same error at the same step {where}: it is the script, not the node"
     in_a_chain = 0
     for exit_ in recent:
@@ -96,7 +98,7 @@ def _same_error(failures: Sequence[Exit]) -> str:
 
 
 def _is_same(one: Exit, other: Exit) -> bool:
-    alike = one.cause is other.cause is Cause.USER_ERROR and one.step == other.step
+    alike = one.cause is other.cause in (Cause.USER_ERROR, Cause.LEFT_EARLY) and one.step == other.step
     return alike and _plain(one.error or "") == _plain(other.error or "")
 
 

@@ -59,6 +59,7 @@ def classify(unit: Unit, ended: Ended, tasks: int, now: float, lighthouse_away: 
 def _reached(unit: Unit) -> int | None:
     """Return the last step that an attempt has committed: reported once a second, while signs of life are newer."""
     known = [pulse.step for pulse in unit.pulses if pulse is not None and pulse.step is not None]
+    known.append(unit.current.left or 0)
     return unit.current.reached if unit.current.step is None else max([unit.current.step, *known])
 
 
@@ -125,9 +126,10 @@ class Strength(IntEnum):
     HUNG = 3
     MEMORY = 4
     SIGNAL = 5
-    ERROR = 6
-    CODE = 7
-    ECHO = 8  # of a task that has only lost a connection: something else has failed
+    LEFT = 6  # a rank has left with an exit code: what the others report follows from it
+    ERROR = 7
+    CODE = 8
+    ECHO = 9  # of a task that has only lost a connection: something else has failed
 
 
 def strongest(evidence: tuple[Evidence, ...]) -> Evidence | None:
@@ -137,13 +139,14 @@ def strongest(evidence: tuple[Evidence, ...]) -> Evidence | None:
 
 
 def _strength(sign: Evidence, echoing: set[int | None]) -> Strength:
-    if sign.node_lost or sign.cause not in (None, Cause.HANG):
+    left = sign.cause in (Cause.LEFT_EARLY, Cause.LEFT_ON_SIGTERM)
+    if sign.node_lost or (sign.cause not in (None, Cause.HANG) and not left):
         return Strength.CERTAIN
     if sign.hardware:
         return Strength.BROKEN
     if _blamed(sign):
         return Strength.SAYS_BROKEN
-    if sign.cause is not None:
+    if sign.cause is Cause.HANG:
         return Strength.HUNG
     if sign.out_of_memory:
         return Strength.MEMORY
@@ -151,6 +154,8 @@ def _strength(sign: Evidence, echoing: set[int | None]) -> Strength:
         return Strength.ECHO
     if sign.signal is not None:
         return Strength.SIGNAL
+    if left:
+        return Strength.LEFT
     return Strength.ERROR if sign.error is not None else Strength.CODE
 
 

@@ -63,7 +63,7 @@ def opened(turn: Turn, past: Past, homes: frozenset[str]) -> None:
         if unit.name in over:
             if (why := over[unit.name]) is None:
                 well = Exit(unit.attempt, turn.now, Cause.OK, ())
-                succeed(turn, turn.change(unit, exits=(*unit.exits, well)))
+                succeed(turn, turn.change(unit, exits=unit.exits or (well,)))
             else:
                 give_up(turn, unit, why)
         elif step is not None and (step.home is None or step.home in homes):

@@ -272,6 +272,8 @@ class Attempt(Value):
     ready: Map[int, str] = Map()  # tasks that have imported everything (the Lighthouse: has an address) -> its torchft
     over: frozenset[int] = frozenset()  # tasks whose script has ended without an error
     done: frozenset[int] = frozenset()  # tasks that ended with 0
+    termed: bool = False  # the guard of one of them had sent or seen SIGTERM
+    left: int | None = None  # the step at which they have ended, as their guards say; None: they do not
     assigned: bool = False
     store: tuple[str, int] | None = None  # address and port of the group's TCPStore
     lighthouse: str | None = None  # address of the Lighthouse last sent to this attempt; empty: there is none

@@ -208,7 +208,8 @@ def test_a_worker_that_is_given_up_does_not_end_the_run_as_long_as_enough_are_le
     once = {"max_per_group": 0}
     moments = (*SERVED, (30, killed(B0)), (50, finished(C0)), (51, ev.Ended(A0, 0)))
     story = play(*moments, config=served(restart=once))
-    assert (story.outcome(), story.reason()) == ("succeeded", "1 of 2 groups finished; group 1 did not")
+    assert story.outcome() == "succeeded"
+    assert story.reason().startswith("1 of 2 groups finished; group 1 did not")
     story = play(*moments, config=served(min=2, restart=once))
     assert story.outcome() == "failed"
     assert "1 of 2 groups were given up, fewer than groups.min=2 are left" in story.reason()

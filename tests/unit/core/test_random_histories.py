@@ -22,7 +22,8 @@ from histories import CHECKPOINT, FOREIGN, Story
 from steps import ANN
 
 from ftslurm.config.schema import Fault, RandomFaults, nodes_needed
-from ftslurm.core.groups.launching import FINISH_TOGETHER_S, over_from
+from ftslurm.core.groups.finishing import TOGETHER_S
+from ftslurm.core.groups.launching import over_from
 from ftslurm.core.rules import begin
 from ftslurm.core.state import actions as act
 from ftslurm.core.state import events as ev
@@ -335,7 +336,7 @@ def check_action(story: Story, world: World, action: act.Action) -> None:
         case act.Kill() | act.Send(message=msg.Stop()):
             late = story.now >= world.launched[action.id] + config.health.start_timeout_s
             ends = [unit.exits[-1].time for unit in state.groups if unit.phase is Phase.SUCCEEDED]
-            over = bool(ends) and story.now >= min(ends) + FINISH_TOGETHER_S
+            over = bool(ends) and story.now >= min(ends) + TOGETHER_S
             lost = state.lineage.lost is not None and action.id.unit != "lighthouse"
             current = owner(story, action.id).current
             why = state.ending or current.evidence or current.recalled or late or over or lost

@@ -25,7 +25,7 @@ from histories import (
 )
 from steps import A0, B0, B1, LIGHT0, LIGHT1, LIGHT2, URL
 
-from ftslurm.core.groups.launching import FINISH_TOGETHER_S
+from ftslurm.core.groups.finishing import TOGETHER_S
 from ftslurm.core.state import actions as act
 from ftslurm.core.state import events as ev
 from ftslurm.core.state.model import Phase, Place
@@ -208,7 +208,7 @@ def test_a_group_that_has_joined_may_finish_as_late_as_it_likes() -> None:
 )
 def test_a_group_that_has_not_joined_soon_after_another_finished_is_brought_down(rest: tuple[Moment, ...]) -> None:
     story = play(*RUNNING, (50, killed(B0)), *rest, (60, finished(A0)), (62.2, ev.Ended(B1, code=137)))
-    assert story.times(act.Kill, B1) == [60 + FINISH_TOGETHER_S]
+    assert story.times(act.Kill, B1) == [60 + TOGETHER_S]
     assert story.records("step_exited")[-1]["cause"] == "cancelled"
     reason = story.records("group_given_up")[0]["reason"]
     assert "too late for another attempt: group 0 had already finished" in reason
@@ -234,7 +234,7 @@ def test_a_group_that_begins_a_new_history_when_another_has_finished_is_brought_
     # torchft's Lighthouse drops the finished group after a second of silence and then lets the newcomer step alone.
     running = ((50, killed(B0)), (51, ready(B1)), (52, store(B1)))
     story = play(*RUNNING, *running, (60, finished(A0)), (61.5, stepped(B1, 1)), (63, ev.Ended(B1, code=137)))
-    assert story.times(act.Kill, B1)[0] <= 60 + FINISH_TOGETHER_S
+    assert story.times(act.Kill, B1)[0] <= 60 + TOGETHER_S
     assert story.outcome() == "succeeded"
     assert story.ids(act.Launch, since=60) == []
 
@@ -246,7 +246,7 @@ def test_a_group_that_joins_in_time_is_let_finish() -> None:
         (51, ready(B1)),
         (52, store(B1)),
         (60, finished(A0)),
-        (61, stepped(B1, 99)),
+        (61, stepped(B1, 11)),
         (70, finished(B1)),
     )
     assert story.ids(act.Kill) == [LIGHT0]
@@ -260,5 +260,5 @@ def test_a_group_that_waits_when_another_finishes_is_given_up_and_the_run_ends_t
     assert story.ids(act.Launch, since=40) == []
     reason = story.records("group_given_up")[0]["reason"]
     assert "group 0 had already finished" in reason
-    assert story.times(act.Kill, LIGHT0)[0] == 60 + FINISH_TOGETHER_S
+    assert story.times(act.Kill, LIGHT0)[0] == 60 + TOGETHER_S
     assert story.outcome() == "succeeded"

@@ -316,6 +316,7 @@ def test_the_json_has_stable_keys() -> None:
             "outcome",
             "reason",
             "step",
+            "missing",
             "total_steps",
             "steps_per_s",
             "left_s",

@@ -169,7 +169,10 @@ def test_policy_never_gives_the_group_up_and_the_others_go_on() -> None:
     )
     assert story.records("group_given_up") == [{"group": 1, "reason": "restart.max_per_group=0"}]
     assert story.ids(act.Launch, since=1) == []
-    assert story.all(act.Finish) == [act.Finish("succeeded", "1 of 2 groups finished; group 1 did not")]
+    assert story.all(act.Finish) == [
+        act.Finish("succeeded", "1 of 2 groups finished; group 1 did not, and the training went on without it")
+    ]
+    assert story.records("run_finished")[0]["missing"] == [1]
 
 
 @pytest.mark.parametrize(("least", "goes_on"), [(1, True), (2, False)])

@@ -293,7 +293,7 @@ def test_standbys_do_not_keep_the_run_from_finishing() -> None:
 
 
 def test_once_a_group_has_finished_no_standby_is_started_any_more() -> None:
-    story = play(*STARTED, (60, finished(A0)), (61, killed(S0)), (100,), config=warm())
+    story = play(*STARTED, (60, finished(A0)), (61, killed(S0)), (100,), config=warm(job={"total_steps": 10}))
     assert story.ids(act.Launch, since=60) == []
 
 

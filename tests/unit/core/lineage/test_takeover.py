@@ -374,7 +374,8 @@ def test_a_lighthouse_whose_controller_has_left_serves_until_the_groups_can_be_t
 
 
 def test_who_had_finished_or_was_given_up_is_not_launched_again() -> None:
-    over = past(live(A0), over={"group-0001": None})
+    ended = Exit(0, 9.0, Cause.OK, ("n2",), step=40)
+    over = past(live(A0), over={"group-0001": None}, exits={"group-0001": (ended,)})
     story = play((10, opening(over)), (11, ALL), (11.5, word(A0)), UP, (13, finished(A0)), config=array())
     assert story.phases() == [Phase.SUCCEEDED] * 2
     assert story.ids(act.Launch) == [LIGHT1]

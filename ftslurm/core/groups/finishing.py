@@ -1,0 +1,132 @@
+"""Decide whether a group whose script has ended has finished its training. Exit code 0 alone is no proof of it. Pure.
+
+A script may leave early with exit code 0: after SIGTERM, at a time limit of its own, by early stopping, or because it
+thinks that there is nothing to do. Steps show it: `job.total_steps`, and what the other groups have committed. A group
+that has left early gets another attempt, within the limits of the restart policy.
+"""
+
+from __future__ import annotations
+
+from enum import Enum, IntEnum
+
+from ftslurm.core.state.model import Phase, Trait, Unit
+from ftslurm.core.state.turn import Turn
+from ftslurm.protocol.causes import Cause
+
+TOGETHER_S = 2.0  # groups finish together: one that has not joined this long after the last never will
+BEYOND = 3  # steps that others commit after a group has ended: fewer do not show that they train on
+
+
+class End(Enum):
+    """How the script of a group has ended."""
+
+    ZERO = "all ranks with exit code 0"
+    TERM = "with an exit code, after SIGTERM"
+    FAILED = "in any other way"
+
+
+class Reached(IntEnum):
+    """How far the group came."""
+
+    SHORT = 0  # not as far as job.total_steps, or as the others, which have trained on
+    UNKNOWN = 1  # nothing shows more steps, but nothing shows the end of the training
+    END = 2  # job.total_steps, or a step at which another group has finished
+
+
+class Others(IntEnum):
+    """What the other groups do."""
+
+    TRAIN = 0  # one of them holds the state and trains on: a new attempt can heal from it
+    NONE = 1  # none trains, and none has finished: all can start over from a checkpoint
+    FINISHED = 2  # none trains any more, and one has finished: a new attempt would begin a new history
+
+
+class Answer(Enum):
+    """What follows for the group."""
+
+    FINISHED = "it has finished"
+    AGAIN = "it gets another attempt, if the restart policy allows it"
+    TOO_LATE = "it has not finished, and is too late for another attempt"
+
+
+def judge(end: End, reached: Reached, others: Others) -> Answer:
+    """Return what follows from the end of a group's script."""
+    if end is not End.FAILED and reached is Reached.END:
+        return Answer.FINISHED
+    if end is End.ZERO and reached is Reached.UNKNOWN:
+        return Answer.FINISHED  # until others are seen to train on (`left_behind`)
+    return Answer.TOO_LATE if others is Others.FINISHED else Answer.AGAIN
+
+
+def reach(step: int | None, furthest: int, total: int | None, finished: int | None) -> Reached:
+    """Return how far a group came.
+
+    Args:
+        step: the step of its Managers at their end, 0 if they have committed none; None: nobody knows.
+        furthest: the highest step that any group has committed; 0: none is known, as without a Manager.
+        total: job.total_steps.
+        finished: the lowest step at which another group has finished; None: none has.
+    """
+    if furthest == 0 or step is None:
+        return Reached.UNKNOWN
+    if total is not None:
+        return Reached.END if step >= total else Reached.SHORT
+    if finished is not None and step >= finished:
+        return Reached.END
+    return Reached.SHORT if furthest >= step + BEYOND else Reached.UNKNOWN
+
+
+# --- the same of a run's groups ---------------------------------------------------------------------------------------
+
+
+def train(turn: Turn, but: Unit | None = None) -> bool:
+    """Return whether a group, beside this one, holds the state of the training and may commit further steps."""
+    total = turn.config.job.total_steps
+    if total is not None and turn.lineage.step >= total:
+        return False
+    units = (unit for unit in turn.having(Trait.JOINED) if but is None or unit.name != but.name)
+    return any(len(unit.current.done) < len(unit.current.hosts) for unit in units)
+
+
+def answer(turn: Turn, unit: Unit, end: End | None = None) -> Answer:
+    """Return what follows from the end of a group's script; without `end` it has ended with exit code 0."""
+    current, lineage = unit.current, turn.lineage
+    end = end or (End.TERM if current.termed else End.ZERO)
+    finished = [one.exits[-1].step or 0 for one in turn.table.in_phase(Phase.SUCCEEDED) if one.name != unit.name]
+    if turn.independent:
+        return judge(end, Reached.UNKNOWN, Others.NONE)
+    others = Others.TRAIN if train(turn, unit) else Others.FINISHED if finished else Others.NONE
+    step = None if current.left is None else max(current.left, current.restored or 0)
+    furthest = lineage.resume_step if lineage.resuming else lineage.step
+    return judge(end, reach(step, furthest, turn.config.job.total_steps, min(finished, default=None)), others)
+
+
+def cause_of(unit: Unit) -> Cause:
+    """Return why a group has left early."""
+    return Cause.LEFT_ON_SIGTERM if unit.current.termed else Cause.LEFT_EARLY
+
+
+def words(turn: Turn, step: int | None) -> str:
+    """Return how a group has left: exit code 0 at step 308 of 400."""
+    total = turn.config.job.total_steps
+    return f"exit code 0 at step {step or 0}" + (f" of {total}" if total else "")
+
+
+def not_alike(turn: Turn, unit: Unit, step: int) -> str:
+    """Return a warning if a group that comes back at a step had ended by itself before the others; else ""."""
+    last = unit.exits[-1] if unit.exits else None
+    if last is None or last.cause is not Cause.LEFT_EARLY or step < (last.step or 0) + BEYOND:
+        return ""
+    return (
+        f"group {unit.group} ended with {words(turn, last.step)}, and the others trained on: they did not decide the "
+        "same. Let all groups end at the same step (ftslurm help fault-tolerant)"
+    )
+
+
+def left_behind(turn: Turn) -> list[Unit]:
+    """Return the groups that had seemed to finish, although the others train on: they had left early."""
+    if turn.independent or not turn.goes_on or not turn.table.count(Phase.SUCCEEDED) or not train(turn):
+        return []
+    ended, total, furthest = turn.table.in_phase(Phase.SUCCEEDED), turn.config.job.total_steps, turn.lineage.step
+    short = (u for u in ended if reach(u.exits[-1].step or 0, furthest, total, None) is Reached.SHORT)
+    return [unit for unit in short if not unit.retired and turn.due(unit.exits[-1].time + TOGETHER_S)]

@@ -39,7 +39,7 @@ IGNORED: dict[tuple[type[Fold], ...], set[type[JournalRecord]]] = {
         *(records.CheckpointSaved, records.ReplicasDiffer),
     },
     (Reading,): {
-        *(*ANSWERS, records.ControllerError, records.Command, records.RollOver, records.RunRequeued, records.Warned),
+        *(*ANSWERS, records.ControllerError, records.RollOver, records.RunRequeued, records.Warned),
         records.RunFinished,
         *(records.AllocationRequested, records.AllocationRefused, records.AllocationPending, records.AllocationEnds),
         *(records.AllocationLeaving, records.AllocationLost, records.AllocationRequeued),

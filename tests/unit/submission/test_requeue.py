@@ -119,7 +119,7 @@ def test_a_job_that_is_started_again_finds_its_run_and_no_other(tmp_path: Path) 
     begun(here, "78")
     assert requeue.of_this_job(here, started_again) is None
     mine, _ = begun(here, "77"), begun(settings(tmp_path, "b.py"), "77")
-    assert requeue.of_this_job(here, started_again) == (mine, None)
+    assert requeue.of_this_job(here, started_again) == mine
     assert requeue.of_this_job(here, BATCH) is None  # the first start
     assert requeue.of_this_job(here, {**started_again, "ENVIRONMENT": "INTERACTIVE"}) is None
 
@@ -128,6 +128,6 @@ def test_a_script_of_several_runs_goes_on_with_the_one_that_is_not_over(tmp_path
     started_again = BATCH | {"SLURM_RESTART_COUNT": "1"}
     first, second = settings(tmp_path, "a.py"), settings(tmp_path, "b.py")
     over, open_ = begun(first, "77", "succeeded"), begun(second, "77")
-    assert requeue.of_this_job(first, started_again) == (over, "succeeded")
-    assert requeue.of_this_job(second, started_again) == (open_, None)
-    assert requeue.of_this_job(settings(tmp_path, "other.py"), started_again) == (open_, None)
+    assert requeue.of_this_job(first, started_again) == over
+    assert requeue.of_this_job(second, started_again) == open_
+    assert requeue.of_this_job(settings(tmp_path, "other.py"), started_again) == open_

@@ -45,6 +45,7 @@ from ftslurm.core.state.units import tasks_of
 from ftslurm.protocol import messages, records
 from ftslurm.protocol.causes import Cause, Says
 from ftslurm.protocol.traces import added
+from ftslurm.words import listed
 
 CRASHES = (signal.SIGABRT, signal.SIGSEGV)
 
@@ -228,7 +229,7 @@ def _by_the_script(turn: Turn) -> str:
     told = [f"group {unit.group}" for unit in turn.table.in_phase(Phase.STOPPING) if unit.current.intent in _TOLD]
     if not told and line is None:
         return ""
-    when = f" when {' and '.join(told)} was told to leave" if told else ""
+    when = f" when {listed(told)} was told to leave" if told else ""
     return f". If the script did that{when} ({line or 'scontrol requeue'}), remove the line: ftslurm requeues the job"
 
 

@@ -169,10 +169,10 @@ def _choose_gpus(config: Config, where: str, counts: Sequence[float], told: bool
     need = groups.workers * groups.per_node
     groups.gpus = groups.workers if any(need <= count < UNKNOWN for count in counts) else 0
     if not groups.gpus and 0 < has < need:
-        shared = f" x groups.per_node={groups.per_node}" if groups.per_node > 1 else ""
         raise ConfigError(
-            f"groups.workers={groups.workers}{shared}: the nodes of {where} have no more than {has:g} GPUs, one "
-            f"for each worker; lower groups.workers (and raise groups.nodes), or set groups.gpus=0 to train on CPUs"
+            f"groups.workers={groups.workers} x groups.per_node={groups.per_node}: the nodes of {where} have no more "
+            f"than {has:g} GPUs, one for each worker; lower groups.workers (and raise groups.nodes), or set "
+            f"groups.gpus=0 to train on CPUs"
         )
     line = f"training on CPUs: {where} shows too few GPUs for all workers; groups.gpus=N asks for GPUs"
     return [line] if told and not groups.gpus else []

@@ -41,17 +41,15 @@ def warm(further: Iterable[str]) -> None:
         _take_a_step()
     except Exception as error:
         complain(f"standby: could not take a step to warm up: {error!r}")
-    import torch
-
     for name in further:
-        initialized = torch.cuda.is_initialized()
+        initialized = _cuda_is_initialized()
         try:
             importlib.import_module(name)
         except BaseException as error:
             raise RuntimeError(
                 f"standby.imports: {name!r} cannot be imported by {sys.executable}: {type(error).__name__}: {error}"
             ) from error
-        if torch.cuda.is_initialized() > initialized:
+        if _cuda_is_initialized() > initialized:
             complain(f"standby: the import of {name} has initialized CUDA: remove it from standby.imports")
 
 
@@ -66,5 +64,11 @@ def _take_a_step() -> None:
         for parameter in model.parameters():
             parameter.grad = torch.zeros_like(parameter)
         stepper.step()
-    if torch.cuda.is_initialized():
+    if _cuda_is_initialized():
         raise RuntimeError("CUDA has been initialized")
+
+
+def _cuda_is_initialized() -> bool:
+    """Return whether this process has a CUDA context. A worker without torch has none."""
+    torch = sys.modules.get("torch")
+    return torch is not None and bool(torch.cuda.is_initialized())

@@ -304,7 +304,7 @@ def _dismiss(turn: Turn, out: dict[str, str]) -> None:
     own = queue.job(turn, turn.state.allocation.name)
     if own is not None and (own.pool == records.CONTROLLER_POOL or _others(turn)):
         out.pop(own.name, None)  # it ends when another job leads
-    if out and turn.lighthouse_serves:  # else the one before may, in such a job
+    if out and (turn.lighthouse_serves or not turn.state.former):  # else the Lighthouse before may serve in such a job
         known = turn.state.job_pool.by_name
         turn.do(*(queue.lost(known[name], why) for name, why in out.items()))
         queue.put(turn, [replace(known[name], dismissed=why) for name, why in out.items()])

@@ -217,8 +217,8 @@ def test_a_status_is_copied_only_if_there_is_news(tmp_path: Path, monkeypatch: p
     assert [one.status.warnings for one in seen] == [[], [], [], ["new"]]
 
 
-@pytest.mark.parametrize(("words", "said"), [([], "needs a terminal"), (["--root", "nowhere"], "needs a terminal")])
-def test_without_a_terminal_it_says_what_prints_the_same(words: list[str], said: str) -> None:
+@pytest.mark.parametrize(("words", "said"), [([], "needs a terminal"), (["--root", "nowhere"], "no folder 'nowhere'")])
+def test_without_a_terminal_or_a_folder_it_says_so(words: list[str], said: str) -> None:
     done = subprocess.run([sys.executable, "-m", "ftslurm", "top", *words], capture_output=True, text=True, input="")
     assert (done.returncode, done.stdout) == (2, "")
     assert said in done.stderr

@@ -89,6 +89,8 @@ def test_a_group_stays_while_the_only_other_one_is_restarted_at_the_same_moment(
     story.turn(21.5, [drain("n1")])
     assert said(story)[-1] == "n1 gets nothing any more; lighthouse, group 0: moved as soon as there is another place"
     story.turn(21.6, [undrain("n1")])
+    story.turn(21.7, [ev.Ended(LIGHT0, code=143)])
+    story.turn(21.8, [lighthouse_up(LIGHT1, "http://n3:1")])
     story.turn(22, [ev.Ended(A0, code=143)])
     comes_back(story, 23, A1, "n1", 11)
     assert story.ids(msg.Stop) == [A0, B0]
@@ -113,6 +115,8 @@ def test_a_job_is_asked_for_when_no_node_is_free_and_the_group_moves_into_it() -
 def test_groups_move_one_at_a_time() -> None:
     story = play((0, granted(4)), *RUNNING[1:], (21, drain("n2"), drain("n1")), config=SLURM)
     assert (story.ids(act.Kill), story.ids(msg.Stop)) == ([LIGHT0], [A0])
+    story.turn(21.5, [ev.Ended(LIGHT0, code=143)])
+    story.turn(21.6, [lighthouse_up(LIGHT1, "http://n3:1")])
     story.turn(22, [ev.Ended(A0, code=143)])
     comes_back(story, 23, A1, "n3", 11)
     assert story.ids(msg.Stop) == [A0, B0]

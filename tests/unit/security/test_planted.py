@@ -162,7 +162,7 @@ def test_a_requeued_job_does_not_go_on_with_a_run_that_another_user_has_put_ther
     job = {"SLURM_JOB_ID": "77", "ENVIRONMENT": "BATCH", "SLURM_TASK_PID": "0", "SLURM_RESTART_COUNT": "1"}
     back = requeue.of_this_job(config, job)
     assert back is not None
-    assert back[0].root == tmp_path / "own"
+    assert back.root == tmp_path / "own"
 
 
 @needs_root

@@ -78,7 +78,7 @@ def test_more_workers_than_gpus_on_a_node_are_refused_with_what_to_type(
     with pytest.raises(ConfigError) as caught:
         asked(programs, row, groups_workers=8, cluster_kind=kind)
     said = str(caught.value)
-    assert said.startswith("groups.workers=8: the nodes of partition gpu have no more than 4 GPUs")
+    assert said.startswith("groups.workers=8 x groups.per_node=1: the nodes of partition gpu have no more than 4 GPUs")
     assert ("groups.gpus=0" in said, "groups.nodes" in said) == (True, True)
     assert asked(programs, row, groups_workers=8, groups_gpus=0, cluster_kind=kind)[1] == []
     assert asked(programs, row, groups_workers=4, cluster_kind=kind)[0].groups.gpus == 4

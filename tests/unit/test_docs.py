@@ -108,12 +108,6 @@ def test_no_cell_of_a_table_has_more_than_twelve_words(page: Path) -> None:
     assert [cell for cell in cells if len(cell.split()) > 12] == []
 
 
-def test_the_changelog_has_at_most_eight_hundred_words_for_a_release() -> None:
-    _, *releases = re.split("^## ", (ROOT / "CHANGELOG.md").read_text(), flags=re.MULTILINE)
-    assert len(releases) > 1
-    assert [release.splitlines()[0] for release in releases if len(release.split()) > 800] == []
-
-
 SECTIONS = {key.partition(".")[0] for key in every_key() if "." in key}
 NO_SETTINGS = {  # files in which settings that do not exist are tried
     *("tests/unit/config/test_overrides.py", "tests/unit/config/test_base.py"),

@@ -267,8 +267,12 @@ def _judge(scene: Scene, blow: Blow, before: dict[int, int], at: float, result: 
             if attempt > before[group] and before[group] not in [e["attempt"] for e in ended]:
                 result.wrong.append(f"group {group}: nothing tells why attempt {before[group]} has ended")
     if result.recovered:
-        wait_for(lambda: not scene.strays(), TIDY_S)
-        result.left = scene.strays()
+
+        def tidy() -> bool:
+            result.left = scene.strays()
+            return not result.left
+
+        wait_for(tidy, TIDY_S)  # a Lighthouse that hands over ends a moment after its step
         innocent = set(scene.groups) - blow.hit - blow.may
         pauses = [_pause(scene, group, at) for group in innocent]
         result.gap_s = round(max(pauses), 3) if pauses else None

@@ -41,7 +41,7 @@ class Pace(Onlooker):
         """The script calls an allreduce of a tensor."""
         if self._own_s is None and self._began is not None:
             self._own_s = now - self._began - self._waited_s
-            before, self._device = self._device, tensor.device
+            before, self._device = self._device, getattr(tensor, "device", None)
             self._gpu_reduced = _gpu_time(self._device) if self._device == before else None
 
     @quietly

@@ -46,8 +46,7 @@ def test_a_module_with_arguments_and_environment_behind_a_containers_entry_point
     run = local.launch(
         *launch(local, "job.module=pkg.train", "job.env.FLAVOUR=vanilla", "groups.count=2"),
         f"job.python=[env,'NICE=1',nice,-n,5,{local.tmp_path}/entry,'{sys.executable}','{LIGHT_WORKER}']",
-        # As it is typed in a shell, without the outer quotes: 'job.args.id="{REPLICA_GROUP_ID}"'
-        'job.args.id="{REPLICA_GROUP_ID}"',
+        "job.args.id={REPLICA_GROUP_ID}",
         'job.args.of="group-{REPLICA_GROUP_ID}-of-{NUM_REPLICA_GROUPS}"',
         """job.args.json='{"rank": {RANK}, "other": {}}'""",
         "job.args.flag=true",
@@ -60,12 +59,6 @@ def test_a_module_with_arguments_and_environment_behind_a_containers_entry_point
         assert (seen["cwd"], seen["nice"]) == ("/", min(os.nice(0) + 5, 19))  # the entry point's, the prefix's
         assert (seen["FLAVOUR"], seen["SECRET"], seen["NICE"]) == ("vanilla", None, None)
         assert seen["FTSLURM_RUN_DIR"] == str(run.dir)
-
-
-def test_braces_without_quotes_are_refused_with_the_quotes_to_use(local: Backend) -> None:
-    run = local.launch(*launch(local, "job.module=pkg.train", "job.args.id={REPLICA_GROUP_ID}"))
-    assert run.process.wait(60) == 2
-    assert "quotes around a value with spaces or signs such as ~ ( [ {" in run.text
 
 
 @pytest.mark.nightly

@@ -96,7 +96,7 @@ def test_an_application_of_hydra_keeps_its_own_state(words: list[str]) -> None:
     [
         (["groups.cout=3"], "groups.cout"),
         (["groups.count=2,3"], "groups.count"),
-        (["--multirun"], "'--multirun' is not in Hydra's notation: it wants key=value"),
+        (["--multirun"], "'--multirun' is no setting: write key=value"),
         (["cluster.controller=here"], "from Python leave it out"),
     ],
 )

@@ -5,6 +5,8 @@ from __future__ import annotations
 import pytest
 from harness import Backend
 
+from ftslurm.core.groups.verdict import LONGEST
+
 pytestmark = pytest.mark.light
 
 SCRIPT = """
@@ -13,7 +15,7 @@ group = int(os.environ["REPLICA_GROUP_ID"])
 if group == 0:
     sys.exit("no data in /data")
 if group == 1:
-    raise ValueError("first" + " and long" * 20 + "\\nsecond")
+    raise ValueError("first" + " and long" * 40 + "\\nsecond")
 print("ERROR: no data\\nx.py:1: UserWarning: w" if group == 2 else "  what():  bad access", flush=True)
 sys.exit(3) if group == 2 else os.abort()
 """
@@ -28,4 +30,4 @@ def test_the_journal_quotes_the_line_that_says_why_each_group_ended(backend: Bac
         "its log says: ERROR: no data",
         "its log says: what():  bad access",
     )
-    assert said[1] == "ValueError: first" + (" and long" * 20)[:100] + "..."
+    assert said[1] == f"ValueError: first{' and long' * 40}"[: LONGEST - 3] + "..."

@@ -35,7 +35,7 @@ def test_a_group_that_comes_back_with_another_torchft_is_refused_and_the_others_
     run.kill(1)
     run.wait_for("group_given_up", group=1)
     steps = run.end_soon()
-    run.finish()
+    run.finish(4, "succeeded")
     (refused,) = run.named("step_exited", cause="other_version")
     here = patch_fit.torchft()
     assert (refused["group"], refused["attempt"]) == (1, 1)

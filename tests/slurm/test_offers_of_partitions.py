@@ -105,7 +105,7 @@ def test_what_never_starts_is_refused_by_run_and_what_waits_for_a_node_is_not(
         (*size, "groups.count=3", "cluster.partition=small"),
         (*size, "groups.count=2", "cluster.partition=tiny"),
         (*size, "groups.count=1", "groups.nodes=3", "cluster.partition=small", "cluster.kind=array"),
-        (*size, "groups.count=3", "cluster.sbatch.partition=[small,tiny]"),
+        (*size, "groups.count=3", "cluster.sbatch.partition=small,tiny"),
     ]
     for words in never:
         refused = ftslurm(cluster, tmp_path, "run", *words)

@@ -317,7 +317,7 @@ def too_late(turn: Turn) -> str:
 
 def missed(turn: Turn) -> tuple[int, ...]:
     """Return the groups without which the run has trained: they were given up in time, or have never taken a step."""
-    failed = [unit for unit in turn.table.in_phase(Phase.FAILED) if not unit.retired]
+    failed = [u for u in turn.table.in_phase(Phase.FAILED) if not u.retired and not serves(u.group, turn.config)]
     return tuple(
         unit.group_id
         for unit in failed

@@ -71,8 +71,7 @@ class JobConfig:
     # Arguments of the script, as they are typed: a list, or a mapping that becomes --key value (true: --key alone; null
     # and false: left out; a mapping inside: --key.inner value). {REPLICA_GROUP_ID}, {NUM_REPLICA_GROUPS}, {RANK} and
     # any other variable that ftslurm sets for the worker are replaced by their values; other braces stay, and so does
-    # \{RANK}, without its backslash. A word of a list is changed by its place, as job.args.3=VALUE, or by its name:
-    # job.args.lr=0.1 changes what follows --lr, or lr=, in it.
+    # \{RANK}, without its backslash. A word of a list is changed by its place, as job.args.3=VALUE.
     args: list[str] | dict[str, Any] | None = None
     env: dict[str, str] = field(default_factory=dict)  # environment variables of every worker
     # Names of variables, as WANDB_API_KEY, that workers get from the environment in which the run is started. Their

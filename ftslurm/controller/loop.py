@@ -203,8 +203,11 @@ class Controller:
         return outcome
 
     def linger(self) -> None:
-        """After `left`: wait until the next controller's Lighthouse has taken over from the one here."""
-        self.children.end_by_order(LINGERS_S)
+        """After `left`: wait until the next controller's Lighthouse has taken over, or the run is over."""
+        until = self.now() + LINGERS_S
+        while self.children.alive() and self.now() < until and leadership.outcome(self.run_dir) is None:
+            time.sleep(INBOX_S)
+        self.children.end_by_order()
 
     def _close_journal(self) -> None:
         """Close the journal. If the end of the run cannot be written, leave it for `status`, and wait UNWRITTEN_S."""

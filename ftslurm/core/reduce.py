@@ -45,7 +45,7 @@ from ftslurm.core.state.units import tasks_of
 from ftslurm.protocol import messages, records
 from ftslurm.protocol.causes import Cause, Says
 from ftslurm.protocol.traces import added
-from ftslurm.words import listed
+from ftslurm.words import by_count, listed
 
 CRASHES = (signal.SIGABRT, signal.SIGSEGV)
 
@@ -214,6 +214,8 @@ def _stop_asked(turn: Turn, event: StopAsked) -> None:
     ending = turn.state.ending
     if ending is not None and isinstance(event.by, str) and (event.by == SRUN or event.reason == ending.reason):
         return  # the srun of every step reports it; a user, who has a number, gets an answer each time
+    if event.outcome is RunOutcome.REQUEUED and ending is not None and ending.outcome is RunOutcome.STOPPED:
+        return  # it stays stopped
     if event.outcome is RunOutcome.REQUEUED:
         event = replace(event, reason=event.reason + _by_the_script(turn))
     turn.do(records.Command(what="stop", by=event.by, reason=event.reason))
@@ -229,7 +231,7 @@ def _by_the_script(turn: Turn) -> str:
     told = [f"group {unit.group}" for unit in turn.table.in_phase(Phase.STOPPING) if unit.current.intent in _TOLD]
     if not told and line is None:
         return ""
-    when = f" when {listed(told)} was told to leave" if told else ""
+    when = f" when {listed(told)} {by_count(len(told), 'was', 'were')} told to leave" if told else ""
     return f". If the script did that{when} ({line or 'scontrol requeue'}), remove the line: ftslurm requeues the job"
 
 

@@ -57,7 +57,7 @@ CUT_OFF = (
 )
 REPLACED = (
     "the script of rank {} has replaced its process (os.exec): its steps are not seen any more, and torchft finds no "
-    "store of its group. Let it start the other program as a child, or name that one in job.script"
+    "store of its group. Name the other program in job.script, or run it with runpy.run_path"
 )
 OOM_S = 30.0  # the kill of a child explains for so long why its script fails
 DYING_S = 0.5  # longest time a process needs to end: freeing much memory on a busy machine is slow

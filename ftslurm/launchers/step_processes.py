@@ -182,16 +182,19 @@ class Children:
                 child.process.wait(HELPER_S)
             del self.by_pid[pid]
 
-    def end_by_order(self, after_s: float = 0.0) -> None:
-        """End a Lighthouse beside the controller, if it has not ended by itself after so many seconds.
+    def alive(self) -> bool:
+        """Return whether a process that was started here has not ended yet."""
+        return any(child.process.poll() is None for child in self.by_pid.values())
+
+    def end_by_order(self) -> None:
+        """End a Lighthouse beside the controller.
 
         One that another controller has adopted does not receive the message.
         """
         for child in self.by_pid.values():
-            for wait_s in (after_s, ORDER_S):
-                with contextlib.suppress(subprocess.TimeoutExpired):
-                    child.process.wait(wait_s)
-                self.send(child.id, messages.encode(messages.Kill()))
+            self.send(child.id, messages.encode(messages.Kill()))
+            with contextlib.suppress(subprocess.TimeoutExpired):
+                child.process.wait(ORDER_S)
 
     def send(self, step: StepId, line: bytes) -> None:
         """Queue a line for every process of a step."""

@@ -14,6 +14,7 @@ from ftslurm.words import listed
 
 # Read in C or C++, when a library is loaded.
 _IN_C = re.compile(r"(OMP|MKL|KMP|GOMP|OPENBLAS)_\w+|TORCH_(DISTRIBUTED_DEBUG|SHOW_CPP_STACKTRACES|CPP_LOG_LEVEL)")
+_BY_TORCHFT = {"TORCH_FR_DUMP_TEMP_FILE"}  # its Manager sets them
 _read = set[str]()
 
 
@@ -37,7 +38,7 @@ def noted() -> Iterator[None]:
 def too_late(before: Mapping[str, str]) -> str:
     """Return what to tell about the variables that were set since, and had been read; empty: there is none."""
     names = [name for name, value in sorted(os.environ.items()) if before.get(name) != value]
-    late = [name for name in names if _IN_C.fullmatch(name) or (name in _read and "TORCH" in name)]
+    late = [name for name in names if _IN_C.fullmatch(name) or (name in _read - _BY_TORCHFT and "TORCH" in name)]
     if not late:
         return ""
     return (

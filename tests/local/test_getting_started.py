@@ -111,7 +111,7 @@ def test_the_script_is_looked_at_broken_stopped_and_resumed_as_the_page_says(pro
     assert resumed.wait(PATIENCE_S) == 0
     until(lambda: step() > saved, "the resumed run did not go on from the checkpoint")
     child = next(path for path in (project / "runs").iterdir() if path != parent)
-    assert re.search(r"lr: 0\.001", (child / "config.yaml").read_text())
+    assert re.search(r"lr: '0\.001'", (child / "config.yaml").read_text())
     begins = block_of(GETTING_STARTED, r"\d\d:\d\d:\d\d run script-")
     assert unlike(begins, ftslurm(project, ["events", str(child)])) == []
     ftslurm(project, ["stop"])

@@ -214,9 +214,9 @@ def _stop_asked(turn: Turn, event: StopAsked) -> None:
     ending = turn.state.ending
     if ending is not None and isinstance(event.by, str) and (event.by == SRUN or event.reason == ending.reason):
         return  # the srun of every step reports it; a user, who has a number, gets an answer each time
-    if event.outcome is RunOutcome.REQUEUED and ending is not None and ending.outcome is RunOutcome.STOPPED:
-        return  # it stays stopped
     if event.outcome is RunOutcome.REQUEUED:
+        if ending is not None and ending.outcome is RunOutcome.STOPPED and isinstance(ending.by, int):
+            return  # what a user has stopped stays stopped
         event = replace(event, reason=event.reason + _by_the_script(turn))
     turn.do(records.Command(what="stop", by=event.by, reason=event.reason))
     if ending is not None and not _forbids(ending, event):

@@ -34,8 +34,7 @@ def settle(config: Config, preview: bool = False, judge: bool = True) -> list[st
     if judge:
         preflight.check_script(config)
     found += preflight.own_requeue(config)
-    for _ in setup_lines.commands(config.cluster.setup):
-        pass  # bash understands them
+    setup_lines.script(config.cluster.setup)  # bash understands them
     secret_variables.check_submitter(config.job.secrets, os.environ)
     if config.cluster.controller == "job":  # else this process is in an allocation, and may be a part of another run
         found += filter(None, [_checkpoints_in_use(config, preview) or checkpoint_owner.goes_on_from(config)])

@@ -6,7 +6,6 @@ import os
 import shutil
 from collections.abc import Callable
 
-from ftslurm.code import staging
 from ftslurm.config.schema import Config, script_arguments, words
 from ftslurm.errors import ConfigError
 from ftslurm.run import checkpoint_owner
@@ -42,10 +41,6 @@ def settle(config: Config, preview: bool = False, judge: bool = True) -> list[st
         from ftslurm.observer import hook_command  # most runs have none
 
         hook_command.check_callbacks(config, os.environ)
-    if not preview:
-        config.internal.staged_python = None
-        if config.job.stage_python is not False:
-            found += filter(None, [staging.stage(config)])
     return found
 
 

@@ -15,7 +15,7 @@ from pathlib import Path
 
 from ftslurm.api import submitting
 from ftslurm.cli.run_verb import each, tell
-from ftslurm.code import provenance, staging
+from ftslurm.code import provenance
 from ftslurm.code.survey import survey
 from ftslurm.config import ladder
 from ftslurm.config.process_groups import nccl_variables
@@ -132,8 +132,6 @@ def _facts(config: Config, run: RunDir, jobs: tuple[Job, ...], nodes: tuple[str,
     git = f" ({provenance.sentence(provenance.describe(code.root))})" if code.git else ""
     yield "job", describe_job(config)
     yield "code", code.sentence() + git
-    if config.job.stage_python is not False:
-        yield "python", f"{staging.environment(config).sentence()}; unpacked once on each node (job.stage_python)"
     yield "run", str(run.root)
     if preflight.saves_nothing(config):
         yield "saved", f"nothing: {preflight.IF_ALL_FAIL}"

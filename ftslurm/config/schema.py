@@ -80,11 +80,6 @@ class JobConfig:
     # The Python interpreter, or a list that ends with one, as [apptainer, exec, img.sif, python]. Default: the one that
     # runs ftslurm; in a container (cluster.container_image) python3.
     python: str | list[str] | None = None
-    # true: the virtual environment or conda environment of job.python is archived beside the runs, and each node
-    # unpacks it once, into SLURM_TMPDIR, TMPDIR or /tmp; workers import from that copy. A path: into this folder of the
-    # nodes. For shared file systems on which many small files are slow. What the environment only points to (its base
-    # interpreter, editable installs) stays where it is.
-    stage_python: bool | str = False
     # How the code is kept, so that an attempt hours later runs what the first one ran. copy: when the run is submitted,
     # the git tree of the script or module (files that git keeps, and new ones that it does not ignore), without git its
     # package or folder, is copied into the run directory, if it has no more than 100 MiB, and every attempt runs the
@@ -367,7 +362,6 @@ class Internal:
 
     parent: str | None = None  # the directory of the run that this one resumes
     sweep: str | None = None  # the sweep that the run belongs to: sweep-TIME-RANDOM
-    staged_python: str | None = None  # the archive of job.stage_python, and the name of the interpreter in it
     requeues: str | None = None  # where the script requeues its job: FILE:LINE
     pilots: str | None = None  # array mode: id of the array, submitted by hand, whose tasks are the pilots
 

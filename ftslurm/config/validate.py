@@ -146,7 +146,6 @@ def _check_job(config: Config) -> Iterator[str]:
             f"job.python={job.python}: `conda run` keeps the workers' standard output until they end, and ftslurm "
             "hears nothing from them; add --no-capture-output after `run`, or use the environment's own bin/python"
         )
-    yield from _check_staging(config)
     for name in job.env:
         if not _VARIABLE.fullmatch(name):
             yield f"job.env.{name}: not a name for an environment variable"
@@ -158,18 +157,6 @@ def _check_job(config: Config) -> Iterator[str]:
             yield f"job.secrets={name} with job.env.{name}: a variable comes from one of them; leave the other out"
         if name.startswith(_NOT_PASSED_ON):
             yield f"job.secrets={name}: ftslurm removes variables with this prefix; rename it"
-
-
-def _check_staging(config: Config) -> Iterator[str]:
-    job = config.job
-    if job.stage_python is False:
-        return
-    if job.stage_python is not True and not job.stage_python.startswith("/"):
-        yield f"job.stage_python={job.stage_python!r}: must be true, false, or an absolute path on the nodes"
-    if config.cluster.container_image is not None:
-        yield "job.stage_python with cluster.container_image: the image has its own Python; leave one of them out"
-    if len(words(job.python)) > 1:
-        yield f"job.stage_python with job.python={job.python}: only a plain interpreter can be staged"
 
 
 def _may_be_folder(folder: str) -> bool:

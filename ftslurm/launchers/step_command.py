@@ -3,16 +3,17 @@
 from __future__ import annotations
 
 import json
+import sys
 from collections.abc import Mapping
 from math import ceil
 from pathlib import Path
 
-from ftslurm.code import staging
 from ftslurm.config import node_commands
 from ftslurm.config.process_groups import TRACE, TRACE_PREFIX, nccl_variables, process_group
 from ftslurm.config.schema import (
     Config,
     binds_itself,
+    interpreter,
     slurm_knows_gpus,
     words,
 )
@@ -72,7 +73,7 @@ def command(config: Config, launch: Launch, log_dir: Path, *, local: bool, state
         own = [f"--gpus={launch.place.slot * gpus}:{gpus}"] if gpus and not local else []
     if config.cluster.container_image is not None:
         return [*container.worker(config), *shared, *own]
-    return programs.module("ftslurm.worker", *shared, *own, python=staging.start(config))
+    return programs.module("ftslurm.worker", *shared, *own, python=interpreter(config.job, sys.executable))
 
 
 def bind(config: Config) -> int | None:

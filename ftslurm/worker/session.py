@@ -17,7 +17,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, NoReturn, TypeVar
 
-from ftslurm.code import node_copy, running
+from ftslurm.code import running
 from ftslurm.errors import complain
 from ftslurm.guard import gpus, interfaces, node_check, rank_log, stacks
 from ftslurm.guard.gateway import Gateway
@@ -110,11 +110,6 @@ def main(task: Task, orders: int, reports: int) -> NoReturn:
         watch_script(task, channel, watchers, assign, me.rank)
         if me.local_rank == 0 and (said := checkpoint_folder.complaint(os.environ)):
             channel.warn(said)
-        if me.local_rank == 0 and (reason := os.environ.pop(node_copy.NOT_STAGED, "")):
-            channel.warn(
-                f"workers on {task.node} start from the shared file system, not from a copy of the Python environment "
-                f"(job.stage_python): {reason}"
-            )
     except BaseException as error:  # the controller must get every error
         with contextlib.suppress(Exception):
             traceback.print_exc()

@@ -47,7 +47,7 @@ def test_what_the_program_notes_for_itself_is_no_setting() -> None:
     assert "internal" in {field.name for field in fields(Config)}
     assert not any(key.startswith("internal") for key in setting_names.every_key())
     for text in (MADE["page"](), MADE["table"](Config, "", {"follow"})):
-        assert "staged_python" not in text
+        assert "requeues" not in text
 
 
 def test_what_is_no_markup_does_not_become_markup() -> None:

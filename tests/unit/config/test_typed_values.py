@@ -79,8 +79,6 @@ def test_any_value_becomes_one_of_the_type_or_is_refused_by_its_key(key: str, va
         ("run.name", 3, "3"),
         ("job.python", ["nice", 3], ["nice", "3"]),
         ("job.python", "/opt/python", "/opt/python"),
-        ("job.stage_python", True, True),
-        ("job.stage_python", "/scratch", "/scratch"),
         (
             "cluster.sbatch",
             {"a": "8G", "b": True, "c": 3, "d": "true"},

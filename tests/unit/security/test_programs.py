@@ -13,7 +13,6 @@ import pytest
 
 import ftslurm
 from ftslurm.checks import node_facts
-from ftslurm.code import staging
 from ftslurm.security import programs
 
 PACKAGE = Path(ftslurm.__file__).parent
@@ -65,7 +64,6 @@ def test_no_program_of_ours_imports_from_the_folder_in_which_it_starts(module: s
 
 
 CODE = {
-    "environment": staging._ASK,
     "imports": node_facts.IMPORT,
 }
 

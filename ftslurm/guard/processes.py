@@ -17,6 +17,7 @@ PF_EXITING, PF_FORKNOEXEC = 0x4, 0x40  # linux/sched.h
 TRACKER_S = 1.0  # Python's resource tracker removes shared memory and ends: in 0.05 s, or more on a busy machine
 HELPERS_S = 0.3  # other programs, such as wandb-core; some never end by themselves
 END_S = 5.0  # a killed process in uninterruptible sleep ends later
+SCANS = 5  # so many in a row must find nobody, 10 ms apart: one may miss an orphan whose parent has just died
 STUCK_S = 1.0  # longest wait for the environment of one process
 
 
@@ -83,17 +84,19 @@ def kill_descendants(*dead: int) -> None:
     Args:
         dead: descendants that have ended already.
     """
-    start, pids = time.monotonic(), set(dead)
-    with contextlib.suppress(ChildProcessError):  # a scan of /proc may miss an orphan whose parent has just died
-        while (passed := time.monotonic() - start) < END_S:
+    start, pids, empty = time.monotonic(), set(dead), 0
+    # The kernel says at once that no child is left, unless a debugger traces one: it keeps the zombie.
+    with contextlib.suppress(ChildProcessError):
+        while empty < SCANS and (passed := time.monotonic() - start) < END_S:
             below = descendants(os.getpid())
             pids.update(below)
+            empty = 0 if below else empty + 1
             for pid in below:
                 if passed >= _grace_s(pid):
                     kill(pid)
             while os.waitpid(-1, os.WNOHANG)[0]:
                 pass
-            time.sleep(0.005)
+            time.sleep(0.01)
     for path in glob.glob("/dev/shm/torch_*_*"):  # noqa: S108 torch_shm_manager would do so in two seconds
         if path.split("_")[1] in map(str, pids):
             with contextlib.suppress(OSError):
@@ -108,6 +111,13 @@ def _grace_s(pid: int) -> float:
     # Forks of this process, as the worker is, compute; all have the same addresses, which exec draws anew.
     forked = read(f"/proc/{pid}/auxv") == read("/proc/self/auxv")
     return 0.0 if forked or "multiprocessing" in line or "torch_shm_manager" in line else HELPERS_S
+
+
+def holds(pid: int, inode: int) -> bool:
+    """Return whether a process has a socket open."""
+    with contextlib.suppress(OSError), os.scandir(f"/proc/{pid}/fd") as open_files:
+        return any(os.readlink(one.path) == f"socket:[{inode}]" for one in open_files)
+    return False
 
 
 def ancestors(pid: int) -> Iterator[tuple[int, str]]:

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import ctypes
 import os
 import signal
 import subprocess
+import sys
 import threading
 import time
 
@@ -61,3 +63,30 @@ def test_a_look_leaves_no_thread_behind() -> None:
     before = threading.enumerate()
     list(processes.having("PATH", os.environ["PATH"]))
     assert threading.enumerate() == before
+
+
+KILLS = """
+import subprocess, time
+from ftslurm.guard import processes
+processes.prctl(processes.PR_SET_CHILD_SUBREAPER, 1)
+print(subprocess.Popen(["sleep", "60"]).pid, flush=True)
+input()
+start = time.monotonic()
+processes.kill_descendants()
+print(time.monotonic() - start, flush=True)
+"""
+PTRACE_SEIZE, WALL = 0x4206, 0x40000000
+
+
+def test_a_helper_that_a_debugger_traces_does_not_delay_the_end() -> None:
+    command = [sys.executable, "-c", KILLS]
+    with subprocess.Popen(command, text=True, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as guard:
+        assert guard.stdin is not None
+        assert guard.stdout is not None
+        helper = int(guard.stdout.readline())
+        assert ctypes.CDLL(None).ptrace(PTRACE_SEIZE, helper, None, None) == 0
+        print(file=guard.stdin, flush=True)
+        took_s = float(guard.stdout.readline())
+        assert processes.state(helper) == "Z"  # this process has not collected it
+        os.waitpid(helper, WALL)
+    assert processes.HELPERS_S < took_s < 2.0

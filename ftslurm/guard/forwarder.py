@@ -43,6 +43,7 @@ class Forwarder(Listener):
         warn: is told what the user has to know.
         moves: whether the server may come back, at this or another address: then connections are held while it is down,
             else they are closed.
+        look: called with this and the inode of each client's socket.
 
     Raises:
         OSError: no port is available.
@@ -55,11 +56,13 @@ class Forwarder(Listener):
         refusals: Refusals,
         warn: Callable[[str], object] = lambda _: None,
         moves: bool = True,
+        look: Callable[[Forwarder, int], object] = lambda *_: None,
     ) -> None:
         super().__init__(refusals)
         self.key = key
         self.warn = warn
         self.moves = moves
+        self.look = look
         self.until_moved: set[TimeLimit] = set()  # of what ends when the server moves
         self.moved = asyncio.get_running_loop().create_future()  # done when the server has another address
         self.target: str | None = None
@@ -94,12 +97,14 @@ class Forwarder(Listener):
 
     async def serve(self, inbound: socket.socket, peer: Host) -> None:
         """Connect a client of this user to the server."""
-        owner = socket_owners.uid_of_client(peer, self.address)
-        if owner != os.getuid():
-            if owner is not None:  # None: the client has hung up
-                words = f"a connection of user {owner} to this worker's way to {self.target or 'a server'}"
-                self.refusals.tell("forwarder", words)
+        owner = socket_owners.owner_of(peer, self.address)
+        if owner is None:
+            return  # the client has hung up
+        if owner[0] != os.getuid():
+            words = f"a connection of user {owner[0]} to this worker's way to {self.target or 'a server'}"
+            self.refusals.tell("forwarder", words)
             return
+        self.look(self, owner[1])
         outbound = await self._reach(inbound)
         if outbound is not None:
             with outbound, self._until_it_moves():

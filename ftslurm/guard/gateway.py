@@ -61,7 +61,9 @@ class Gateway:
         with _listener_at(port) as listener:
             self._ask("publish", listener.fileno(), service=service)
         deadline = time.monotonic() + SWEEP_FOR_S
-        while strangers := {client for client, uid in socket_owners.clients_of(port) if uid != os.getuid()}:
+        while strangers := {
+            client for client, (uid, inode) in socket_owners.clients_of(port) if uid != os.getuid() or not inode
+        }:
             for sock in _own_sockets():
                 with suppress(OSError):
                     if sock.getsockname()[1] == port and sock.getpeername()[:2] in strangers:
@@ -118,7 +120,7 @@ class Gateway:
     def _ask(self, question: str, descriptor: int | None = None, **fields: object) -> Any:
         with self._turn:
             if self._connection is None:
-                raise OSError("a process that the worker has forked has no guard")
+                raise OSError("a process that the script has forked makes a Manager: make it in the script's own")
             self._asked += 1
             data = json.dumps({"question": question, "number": self._asked, **fields}).encode()
             socket.send_fds(self._connection, [data], [] if descriptor is None else [descriptor])

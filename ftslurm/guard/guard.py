@@ -55,10 +55,7 @@ CUT_OFF = (
     "the script of rank {} has closed descriptors that it had not opened (os.closerange?): what it did after that was "
     "not seen. It has ended well; let it close only its own"
 )
-REPLACED = (
-    "the script of rank {} has replaced its process (os.exec): its steps are not seen any more, and torchft finds no "
-    "store of its group. Name the other program in job.script, or run it with runpy.run_path"
-)
+REPLACED = "the script of rank {} has replaced its process (os.exec): ftslurm cannot see any steps from now on"
 OOM_S = 30.0  # the kill of a child explains for so long why its script fails
 DYING_S = 0.5  # longest time a process needs to end: freeing much memory on a busy machine is slow
 
@@ -183,7 +180,7 @@ class Guard:
         self.channel = ControlChannel(self, reports, end)
         from ftslurm.guard.network import Network  # asyncio: not before the worker is forked, which has its own imports
 
-        self.network = Network(requests)
+        self.network = Network(requests, worker)
 
     def watch(self) -> NoReturn:
         """Serve the channel until the worker has ended, kill its remaining processes, and exit as it did."""
@@ -432,8 +429,10 @@ class Guard:
             self.say(messages.Room(memory.available_mb(), self.imported_mb))
 
     def mind_program(self) -> None:
-        """Warn once of a script that has replaced its process: the new program knows nothing of ftslurm."""
-        if self.rank is not None and not self.replaced and processes.has_exec(self.worker):
+        """Refuse a training in another program than the worker, and warn of another program: ftslurm cannot see it."""
+        if self.network.outsider:
+            self.say(messages.Failed(self.network.outsider.format(self.rank), started=True))
+        elif self.rank is not None and not self.replaced and processes.has_exec(self.worker):
             self.replaced = True
             self.warn(REPLACED.format(self.rank))
 

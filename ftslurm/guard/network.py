@@ -17,6 +17,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import TypeVar
 
+from ftslurm.guard import processes
 from ftslurm.guard.admission import Admission
 from ftslurm.guard.forwarder import Forwarder
 from ftslurm.guard.gateway import taken
@@ -25,6 +26,15 @@ from ftslurm.guard.sockets import Refusals, raise_file_limit
 from ftslurm.protocol import addresses, messages
 
 T = TypeVar("T")
+REPLACED = (
+    "the script of rank {} has replaced its process (os.exec) with a training. ftslurm cannot see its steps, and the "
+    "store of its group is gone. Name the other program in job.script, or run it with runpy.run_path"
+)
+IN_A_CHILD = (
+    "the script of rank {} makes its Manager in a child process (subprocess, mp.spawn), where ftslurm cannot see its "
+    "steps. ftslurm starts one process per rank (groups.workers): make the Manager there. A program that only starts a "
+    "training does not need to run: name the training in job.script, or start it with runpy.run_path"
+)
 SESSIONS = "/new_session"  # the path that torchft's ParameterServer serves
 CLOSE_S = 2.0  # longest wait for connections to close, at the end of a worker
 
@@ -34,10 +44,13 @@ class Network:
 
     Args:
         requests: socket of the worker's questions (gateway.py).
+        worker: its process.
     """
 
-    def __init__(self, requests: socket.socket) -> None:
+    def __init__(self, requests: socket.socket, worker: int) -> None:
         self.requests = requests
+        self.worker = worker
+        self.outsider = ""  # a program that is not the worker's, and trains; "": there is none
         self.key = b""  # b"": it is not known yet
         self.warnings: deque[str] = deque()  # what the user has to know
         self.refusals = Refusals()
@@ -127,7 +140,17 @@ class Network:
         )
 
     def _new(self, url: str, moves: bool = True) -> Forwarder:
-        return Forwarder(url, lambda: self.key, self.refusals, self.warnings.append, moves)
+        return Forwarder(url, lambda: self.key, self.refusals, self.warnings.append, moves, self._look)
+
+    def _look(self, forwarder: Forwarder, inode: int) -> None:
+        """Note a client that the servers of the run cannot serve: it is not the program that ftslurm has prepared."""
+        if processes.holds(self.worker, inode):
+            if processes.has_exec(self.worker):
+                self.outsider = REPLACED
+        elif forwarder is self._lighthouse and os.environ.get("FTSLURM_LIGHTHOUSE") != "torchft":
+            below = [pid for pid in processes.descendants(self.worker) if processes.holds(pid, inode)]
+            if any("torchft" in processes.read(f"/proc/{pid}/maps") for pid in below):
+                self.outsider = IN_A_CHILD
 
     def _forwarder(self, address: str) -> str:
         """Return 127.0.0.1:PORT of a forwarder to that server of the run; other addresses unchanged.

@@ -1,4 +1,4 @@
-"""Finds the user who owns the other end of a connection on this machine's loopback.
+"""Finds whose the other end of a connection on this machine's loopback is.
 
 The kernel is asked for that one socket (sock_diag(7)): 0.02 ms for any number of connections. Where it does not answer,
 the tables /proc/net/tcp and tcp6 are read (proc(5)), which takes milliseconds where they are large.
@@ -25,8 +25,8 @@ _ASKED = struct.Struct("=BBBBI2s2s16s16sIII")  # inet_diag_req_v2
 _TOLD = struct.Struct("=BBBB48xIIIII")  # inet_diag_msg: family, state ..., uid and inode at its end
 
 
-def uid_of_client(client: Address, server: Address) -> int | None:
-    """Return the user of the client's end of a connection; None: it is closed, or the user is not known.
+def owner_of(client: Address, server: Address) -> tuple[int, int] | None:
+    """Return user and inode of the client's end of a connection; None: it is closed, or the user is not known.
 
     Args:
         client, server: the IPv4 address and port of each end, as getpeername() and getsockname() of the server's say.
@@ -35,7 +35,7 @@ def uid_of_client(client: Address, server: Address) -> int | None:
         if tells():
             with _kernel() as kernel:
                 found = _look_up(kernel, client, server)
-            return found[1] if found is not None and found[0] == int(_ESTABLISHED) and found[2] else None
+            return found[1:] if found is not None and found[0] == int(_ESTABLISHED) and found[2] else None
     return from_tables(client, server)
 
 
@@ -78,19 +78,19 @@ def _look_up(kernel: socket.socket, here: Address, there: Address) -> tuple[int,
     return (state, uid, inode) if kind == _BY_FAMILY else None
 
 
-def from_tables(client: Address, server: Address) -> int | None:
+def from_tables(client: Address, server: Address) -> tuple[int, int] | None:
     """Do the same from /proc, for a server on loopback."""
     for _ in range(TRIES):
-        uid = dict(clients_of(server[1])).get(client)
-        if uid is not None:
-            return uid if uid >= 0 else None
+        owner = dict(clients_of(server[1])).get(client)
+        if owner is not None:
+            return owner if owner[1] else None
     return None
 
 
-def clients_of(port: int) -> Iterator[tuple[Address, int]]:
-    """Yield (address, uid) of every client on this machine that is connected to a port of its loopback.
+def clients_of(port: int) -> Iterator[tuple[Address, tuple[int, int]]]:
+    """Yield (address, (uid, inode)) of every client on this machine that is connected to a port of its loopback.
 
-    The uid is -1 if the client's process has closed its end.
+    The inode is 0 if the client's process has closed its end.
     """
     there = b"%08X:%04X" % (struct.unpack("=I", socket.inet_aton("127.0.0.1"))[0], port)
     for line in _lines(there):
@@ -98,7 +98,7 @@ def clients_of(port: int) -> Iterator[tuple[Address, int]]:
         if words[2].endswith(there) and words[3] in _OPEN:
             host, theirs = words[1][-13:].split(b":")
             client = socket.inet_ntoa(struct.pack("=I", int(host, 16))), int(theirs, 16)
-            yield client, int(words[7]) if int(words[9]) else -1
+            yield client, (int(words[7]), int(words[9]))
 
 
 def _lines(address: bytes) -> Iterator[bytes]:

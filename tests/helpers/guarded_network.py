@@ -91,7 +91,7 @@ def until(true: Callable[[], object]) -> None:
 def asked(*keys: bytes) -> Iterator[Gateway]:
     """Run a guard's network that has these keys; yield the worker's gateway to it."""
     requests, questions = pair()
-    network, gateway = Network(requests), Gateway(questions)
+    network, gateway = Network(requests, os.getpid()), Gateway(questions)
     for key in keys:
         network.learn(key.hex())
     gateway.reach = Reach("127.0.0.1", "127.0.0.1")

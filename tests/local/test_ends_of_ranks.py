@@ -78,6 +78,39 @@ def test_a_script_that_becomes_another_program_is_told_of_and_its_end_is_the_pro
     assert "has replaced its process" in str(run.named("warning")[0]["text"])
 
 
+MANAGER = """
+def train():
+    import torchft
+    group = torchft.ProcessGroupGloo()
+    torchft.Manager(pg=group, min_replica_size=1, state_dict=dict, load_state_dict=print).start_quorum()
+if __name__ == "__main__":
+    train()
+"""
+WRAPPERS = {
+    "subprocess": "subprocess.run([sys.executable, 'training.py'], check=True)",
+    "shell": "os.system(f'cd . && {sys.executable} training.py; true')",
+    "spawn": "multiprocessing.get_context('spawn').Process(target=training.train).start()",
+    "exec": "os.execv(sys.executable, [sys.executable, 'training.py'])",
+}
+
+
+@pytest.mark.parametrize("how", [*WRAPPERS])
+def test_a_training_in_another_program_is_refused_at_once_and_the_summary_says_what_to_do(
+    local: Backend, how: str
+) -> None:
+    script = local.script(
+        f"import multiprocessing, os, subprocess, sys, training\nif __name__ == '__main__':\n    {WRAPPERS[how]}\n"
+    )
+    (script.parent / "training.py").write_text(MANAGER)
+    run = local.start("groups.count=2", "restart=never", "job.longest_step_s=120", script=script)
+    run.finish(1, warns=how == "exec")
+    assert causes(run) == [["user_error"]] * 2
+    summary = run.text.partition(" failed: every group failed before its first step")[2]
+    assert ("(os.exec) with a training" if how == "exec" else "makes its Manager in a child process") in summary
+    assert "runpy.run_path" in summary
+    assert not run.named("quorum_refused")
+
+
 # --- exit code 0 before the end of the training -----------------------------------------------------------------------
 
 LEAVES = "train()\nsys.exit(0)\n"

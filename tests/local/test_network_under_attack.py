@@ -26,12 +26,12 @@ from ftslurm.security import handshake
 QUIET_S = 5.0  # until the last time limit has passed
 
 GUARD = """
-import signal, socket, sys
+import os, signal, socket, sys
 from ftslurm.guard import admission
 from ftslurm.guard.network import Network
 
 admission.OFFERED_WITHIN_S = 1.0
-Network(socket.socket(fileno=int(sys.argv[1]))).learn(sys.argv[2])
+Network(socket.socket(fileno=int(sys.argv[1])), os.getpid()).learn(sys.argv[2])
 while True:
     signal.pause()
 """

@@ -257,13 +257,13 @@ def test_whose_a_connection_is() -> None:
         port = listener.getsockname()[1]
         near = connect(port)
         far, peer = listener.accept()
-        for whose in (socket_owners.uid_of_client, socket_owners.from_tables):
-            assert whose(peer, far.getsockname()) == os.getuid()
+        for whose in (socket_owners.owner_of, socket_owners.from_tables):
+            assert whose(peer, far.getsockname()) == (os.getuid(), os.fstat(near.fileno()).st_ino)
             assert whose(("127.0.0.1", 1), far.getsockname()) is None
             assert whose(peer, ("127.0.0.1", port + 1)) is None
-        assert list(socket_owners.clients_of(port)) == [(peer, os.getuid())]
+        assert list(socket_owners.clients_of(port)) == [(peer, (os.getuid(), os.fstat(near.fileno()).st_ino))]
         near.close()
-        until(lambda: socket_owners.uid_of_client(peer, far.getsockname()) is None)  # no holder any more
+        until(lambda: socket_owners.owner_of(peer, far.getsockname()) is None)  # no holder any more
         assert socket_owners.from_tables(peer, far.getsockname()) is None
         far.close()
 
@@ -317,7 +317,7 @@ def test_what_a_worker_asks_its_guard() -> None:
 def network(requests: socket.socket) -> Iterator[Network]:
     """Run a guard's network; at the end its thread, which has descriptors of its own, is gone too."""
     before = threading.enumerate()
-    made = Network(requests)
+    made = Network(requests, os.getpid())
     (thread,) = {*threading.enumerate()} - {*before}
     yield made
     made.close()
@@ -400,7 +400,8 @@ def test_where_the_kernel_knows_no_socket_at_all_its_tables_are_asked(monkeypatc
     monkeypatch.setattr(socket_owners, "_look_up", lambda *_: None)  # what ENOENT comes to, without the module tcp_diag
     with socket.create_server(("127.0.0.1", 0)) as server, connect(server.getsockname()[1]) as client:
         try:
-            assert socket_owners.uid_of_client(client.getsockname(), server.getsockname()) == os.getuid()
+            found = socket_owners.owner_of(client.getsockname(), server.getsockname())
+            assert found == (os.getuid(), os.fstat(client.fileno()).st_ino)
         finally:
             socket_owners.tells.cache_clear()
 
@@ -408,7 +409,8 @@ def test_where_the_kernel_knows_no_socket_at_all_its_tables_are_asked(monkeypatc
 def test_a_connection_whose_end_says_no_more_is_still_somebodys() -> None:
     with socket.create_server(("127.0.0.1", 0)) as server, connect(server.getsockname()[1]) as client:
         client.shutdown(socket.SHUT_WR)
-        assert (client.getsockname(), os.getuid()) in list(socket_owners.clients_of(server.getsockname()[1]))
+        owner = dict(socket_owners.clients_of(server.getsockname()[1]))[client.getsockname()]
+        assert owner == (os.getuid(), os.fstat(client.fileno()).st_ino)
 
 
 @pytest.fixture

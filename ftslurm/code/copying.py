@@ -2,17 +2,14 @@
 
 from __future__ import annotations
 
-import errno
 import os
-import secrets
 import shutil
 import stat
-from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from pathlib import Path
 
-from ftslurm.code import own_git, record, selection
+from ftslurm.code import record, selection
 from ftslurm.code.record import CodeRecord
 from ftslurm.code.survey import Survey
 from ftslurm.errors import EnvironmentProblem
@@ -31,124 +28,88 @@ def keep(found: Survey, run: Path) -> None:
     """
     if not found.root:
         return
+    copy = run / record.FOLDER
     try:
-        _copy(found, run / record.FOLDER)
+        _copy(found, copy)
         record.write(run, CodeRecord(found.root, found.script))
     except OSError as error:
         raise EnvironmentProblem(
-            f"the code of the run cannot be copied to {run / record.FOLDER}: {error.strerror} "
-            f"({error.filename or run}); job.snapshot=none copies nothing"
+            f"the code of the run cannot be copied to {copy}: {error}; job.snapshot=none copies nothing"
         ) from error
 
 
 def hand_on(parent: Path, run: Path, code: CodeRecord) -> None:
-    """Give a run the code of another one.
+    """Give a run the code of another one, with its repositories.
 
     Raises:
         EnvironmentProblem: it cannot be copied.
     """
+    copy = run / record.FOLDER
     try:
-        source = str(parent / record.FOLDER)
-        _lay_out(source, frozenset(_contents(source)), run / record.FOLDER, keep_links=True)
-        own_git.hand_on(source, str(run / record.FOLDER))
+        shutil.copytree(parent / record.FOLDER, copy, symlinks=True, ignore=shutil.ignore_patterns("__pycache__"))
         record.write(run, code)
     except OSError as error:
         raise EnvironmentProblem(
-            f"the code of {parent} cannot be copied to {run / record.FOLDER}: {error.strerror} ({error.filename}); "
-            f"--new-code takes the present code"
+            f"the code of {parent} cannot be copied to {copy}: {error}; --new-code takes the present code"
         ) from error
 
 
-def _contents(root: str) -> Iterator[str]:
-    """Yield every file and link below a folder; links are not followed."""
-    for folder, folders, names in os.walk(root):
-        folders[:] = [name for name in folders if name not in _NEVER]
-        for name in names + [name for name in folders if os.path.islink(os.path.join(folder, name))]:
-            yield os.path.relpath(os.path.join(folder, name), root)
-
-
-def _copy(found: Survey, target: Path) -> None:
+def _copy(found: Survey, copy: Path) -> None:
     """Copy the files and link the rest."""
-    part = target.with_name(f".{target.name}.{secrets.token_hex(8)}.part")
-    try:
-        _lay_out(found.root, found.files, part)
-        if found.script is not None:
-            os.lstat(part / found.script)
-        _link_rest(found, str(part))
-        part.rename(target)
-    except OSError:
-        shutil.rmtree(part, ignore_errors=True)
-        raise
-
-
-def _lay_out(root: str, paths: frozenset[str], target: Path, keep_links: bool = False) -> None:
-    folders = sorted({folder for path in paths for folder in _above(path)})
-    sharing.make_folder(target)
-    shared = sharing.is_shared(target)
-    for folder in folders:
-        made = target / folder
-        made.mkdir(mode=0o700)
-        if shared:
-            made.chmod(sharing.FOLDER)
+    folders = {"."} | {str(folder) for path in found.files for folder in Path(path).parents}
+    for folder in sorted(folders):
+        (copy / folder).mkdir(mode=0o700)
+        (copy / folder).chmod(sharing.FOLDER)  # the run directory says whether its group may enter
 
     def one(path: str) -> None:
-        _copy_one(os.path.join(root, path), str(target / path), root, keep_links)
+        _copy_one(os.path.join(found.root, path), str(copy / path), found.root)
 
     with ThreadPoolExecutor(_THREADS) as pool:
-        for _ in pool.map(one, sorted(paths)):
-            pass
+        list(pool.map(one, sorted(found.files)))
+    if found.script is not None:
+        os.lstat(copy / found.script)
+    _link_rest(found, copy, folders)
 
 
-def _above(path: str) -> Iterator[str]:
-    while path := os.path.dirname(path):
-        yield path
-
-
-def _copy_one(source: str, target: str, root: str, keep_links: bool) -> None:
+def _copy_one(source: str, target: str, root: str) -> None:
     """Copy a file, read-only and with its time. A link stays one; within the tree it leads to the copy."""
     if os.path.islink(source):
         text, real = os.readlink(source), os.path.realpath(source)
-        if not keep_links and not (real + "/").startswith(root.rstrip("/") + "/"):
+        if not (real + "/").startswith(root.rstrip("/") + "/"):
             text = real
-        elif not keep_links and os.path.isabs(text):
+        elif os.path.isabs(text):
             text = os.path.relpath(real, os.path.realpath(os.path.dirname(source)))
         os.symlink(text, target)
         return
     try:
-        there = os.stat(source)
-        if not stat.S_ISREG(there.st_mode):
-            raise OSError(errno.EINVAL, "it is no file", source)
-        shutil.copyfile(source, target)
+        shutil.copy2(source, target)
     except FileNotFoundError:
-        if keep_links:
-            raise
         return  # deleted a moment ago: an editor's file, an output of another run
     except PermissionError:
         os.symlink(source, target)  # who cannot read it here does not read it in the run
         return
-    os.utime(target, ns=(there.st_atime_ns, there.st_mtime_ns))
-    os.chmod(target, 0o550 if there.st_mode & stat.S_IXUSR else 0o440)
+    os.chmod(target, 0o550 if os.stat(target).st_mode & stat.S_IXUSR else 0o440)
 
 
-def _link_rest(found: Survey, part: str) -> None:
+def _link_rest(found: Survey, copy: Path, folders: set[str]) -> None:
     """Link what lies beside copied files and is not copied. Modules that git ignores are copied."""
-    around = os.path.realpath(part)
-    real = {""} | {folder for path in found.files for folder in _above(path)}
-    copied = found.files | real
-    for folder in sorted(real):
+    around, copied = os.path.realpath(copy), found.files | folders
+    for folder in sorted(folders):
         links = 0
         for entry in os.scandir(os.path.join(found.root, folder)):
-            path = os.path.join(folder, entry.name)
-            if path in found.files or path in real or entry.name in _NEVER:
+            path = os.path.normpath(os.path.join(folder, entry.name))
+            if path in copied or entry.name in _NEVER:
                 continue
-            if around.startswith(os.path.realpath(entry.path) + "/"):
+            source = os.path.join(found.root, path)
+            if around.startswith(os.path.realpath(source) + "/"):
                 continue  # the folder of the runs
-            target = os.path.join(part, path)
             with suppress(FileNotFoundError):  # deleted a moment ago
-                if entry.is_file(follow_symlinks=False) and selection.late(path, entry.stat().st_size, found.exclude):
-                    _copy_one(entry.path, target, found.root, keep_links=False)
-                elif entry.is_symlink() and os.path.relpath(os.path.realpath(entry.path), found.root) in copied:
-                    _copy_one(entry.path, target, found.root, keep_links=False)  # a link within the copy
-                elif links < MOST_LINKS and (os.path.isfile(entry.path) or os.path.isdir(entry.path)):
+                late = entry.is_file(follow_symlinks=False) and selection.late(
+                    path, entry.stat().st_size, found.exclude
+                )
+                within = entry.is_symlink() and os.path.relpath(os.path.realpath(source), found.root) in copied
+                if late or within:
+                    _copy_one(source, str(copy / path), found.root)
+                elif links < MOST_LINKS and (os.path.isfile(source) or os.path.isdir(source)):
                     links += 1
-                    os.symlink(entry.path, target)
+                    os.symlink(source, copy / path)

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import os
 import subprocess
+from contextlib import suppress
 from pathlib import Path
 
 PATIENCE_S = 30.0
@@ -44,6 +45,13 @@ def ask(folder: str | Path, *words: str, given: bytes = b"") -> bytes:
         said = done.stderr.decode(errors="replace").strip().splitlines()
         raise GitError(said[0] if said else "git failed")
     return done.stdout
+
+
+def first_line(folder: str, *words: str) -> str | None:
+    """Return the first line that a git command prints; None: it prints none, or fails."""
+    with suppress(GitError):
+        return os.fsdecode(ask(folder, *words)).partition("\n")[0] or None
+    return None
 
 
 def top(folder: str | Path) -> str | None:

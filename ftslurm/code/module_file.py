@@ -15,17 +15,13 @@ def find(config: Config) -> str | None:
     given = config.job.env.get("PYTHONPATH", os.environ.get("PYTHONPATH", ""))
     places += [part for part in str(given).split(os.pathsep) if part]
     own = config.job.python in (None, sys.executable)
-    head, *rest = str(config.job.module).split(".")
-    spec = PathFinder.find_spec(head, places + (sys.path if own else []))
-    for finder in sys.meta_path if spec is None and own else ():
-        spec = spec or finder.find_spec(head, None)
-    if spec is None:
-        return None
-    if spec.submodule_search_locations is None:
-        return spec.origin if not rest and spec.has_location else None
-    for folder in spec.submodule_search_locations:
-        below = os.path.join(folder, *rest)
-        for file in (os.path.join(below, "__main__.py"), *([f"{below}.py"] if rest else [])):
-            if os.path.isfile(file):
-                return file
-    return None
+    names, spec = str(config.job.module).split("."), None
+    places += sys.path if own else []
+    for name in (*names, "__main__"):
+        spec = PathFinder.find_spec(name, places)
+        for finder in sys.meta_path if spec is None and own and name == names[0] else ():  # of editable installations
+            spec = spec or finder.find_spec(name, None)
+        if spec is None or spec.submodule_search_locations is None:
+            break
+        places = list(spec.submodule_search_locations)
+    return spec.origin if spec is not None and spec.has_location and name in (names[-1], "__main__") else None

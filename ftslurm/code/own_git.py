@@ -13,11 +13,10 @@ from __future__ import annotations
 import glob
 import os
 import shutil
-from contextlib import suppress
 from pathlib import Path
 
 from ftslurm.code import provenance
-from ftslurm.code.git_tree import OTHERS, GitError, ask, names
+from ftslurm.code.git_tree import OTHERS, GitError, ask, first_line, names
 
 
 def give(root: str, copy: str) -> str:
@@ -43,52 +42,43 @@ def _give(root: str, copy: str) -> None:
     def own(*words: str, given: bytes = b"") -> bytes:
         return ask(copy, f"--git-dir={git}", f"--work-tree={copy}", *words, given=given)
 
-    def original(name: str) -> str:
-        return os.path.join(root, os.fsdecode(ask(root, "rev-parse", "--git-path", name)).rstrip("\n"))
+    def original(name: str) -> Path:
+        return Path(root, os.fsdecode(ask(root, "rev-parse", "--git-path", name)).rstrip("\n"))
 
-    own("init", "-q", "--template=")
+    hashes = first_line(root, "config", "extensions.objectFormat")
+    own("init", "-q", "--template=", *([f"--object-format={hashes}"] if hashes else []))
     git.chmod(0o700)
-    for name in ("HEAD", "shallow"):
-        with suppress(FileNotFoundError):
-            shutil.copyfile(original(name), git / name)
+    state, head = provenance.describe(root), first_line(root, "symbolic-ref", "-q", "HEAD")
+    (git / "HEAD").write_bytes(os.fsencode(f"ref: {head}" if head else str(state["commit"])) + b"\n")
     (git / "packed-refs").write_bytes(ask(root, "for-each-ref", "--format=%(objectname) %(refname)"))
     (git / "objects/info/alternates").write_bytes(os.fsencode(original("objects")) + b"\n")
-    state = provenance.describe(root)
+    # A split index has its shared part beside it.
+    for file in (original("shallow"), original("index"), *original("index").parent.glob("sharedindex.*")):
+        if file.exists():
+            shutil.copyfile(file, git / file.name)
     if state["commit"]:
-        trees = ask(
-            root, "rev-list", "--objects", "--no-walk", "--filter=blob:none", state["commit"], f"{state['commit']}^@"
-        )
+        commits = state["commit"], f"{state['commit']}^@"
+        trees = ask(root, "rev-list", "--objects", "--no-walk", "--filter=blob:none", *commits)
         own("pack-objects", "-q", f"{git}/objects/pack/pack", given=trees)
     if state["remote"]:
         own("config", "remote.origin.url", state["remote"])
 
-    own("update-index", "-z", "--index-info", given=ask(root, "ls-files", "-z", "--stage"))
-    kept, deleted = (names(ask(root, "ls-files", "-z", which)) for which in ("--cached", "--deleted"))
-    links = [path for path in kept if path not in deleted and _differs(f"{root}/{path}", f"{copy}/{path}")]
+    kept = names(ask(root, "ls-files", "-z", "--cached"))
+    links = [path for path in kept if _differs(f"{root}/{path}", f"{copy}/{path}")]
     own("update-index", "-z", "--skip-worktree", "--stdin", given=os.fsencode("".join(f"{path}\0" for path in links)))
-    ignored = set(names(own(*OTHERS))) - set(names(ask(root, *OTHERS)))
+    ignored = {*names(own(*OTHERS))}.difference(names(ask(root, *OTHERS)))
     (git / "info").mkdir()
     (git / "info/exclude").write_bytes(
         os.fsencode("\n".join(["__pycache__", *(f"/{glob.escape(path)}" for path in ignored)]))
     )
-
     for path in kept:
         if os.path.lexists(f"{root}/{path}/.git") and path not in links:
+            own("config", "submodule.active", ".")  # of all paths
             _give(f"{root}/{path}", f"{copy}/{path}")
 
 
 def _differs(original: str, copy: str) -> bool:
     """Return whether the copy of a file is a link to the original, a changed link, or missing."""
     if not os.path.islink(copy):
-        return not os.path.lexists(copy)
+        return os.path.lexists(original) and not os.path.lexists(copy)
     return not os.path.islink(original) or os.readlink(original) != os.readlink(copy)
-
-
-def hand_on(source: str, copy: str) -> None:
-    """Give the copy of a copy the same repositories.
-
-    Raises:
-        OSError: one cannot be copied.
-    """
-    for git in Path(source).rglob(".git"):
-        shutil.copytree(git, Path(copy, git.relative_to(source)))

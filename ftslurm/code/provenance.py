@@ -18,8 +18,7 @@ from importlib import metadata
 from pathlib import Path
 from typing import Any
 
-from ftslurm.code import git_tree
-from ftslurm.code.git_tree import GitError
+from ftslurm.code.git_tree import first_line
 from ftslurm.config.schema import Config, interpreter, user_name
 from ftslurm.security import owned_files
 from ftslurm.security.secret_variables import without_passwords, without_values
@@ -59,9 +58,9 @@ def describe(root: str) -> dict[str, Any]:
     """Return the commit, branch and remote of a tree. What differs from the commit shows in the copy of the code."""
     return {
         "root": root,
-        "commit": _line(root, "rev-parse", "--verify", "-q", "HEAD"),
-        "branch": _line(root, "symbolic-ref", "--short", "-q", "HEAD"),
-        "remote": without_passwords(_line(root, "config", "--get", "remote.origin.url") or "") or None,
+        "commit": first_line(root, "rev-parse", "--verify", "-q", "HEAD"),
+        "branch": first_line(root, "symbolic-ref", "--short", "-q", "HEAD"),
+        "remote": without_passwords(first_line(root, "config", "--get", "remote.origin.url") or "") or None,
     }
 
 
@@ -89,12 +88,6 @@ def _read(parent: Path, name: str) -> dict[str, Any] | None:
     with contextlib.suppress(OSError, ValueError, AttributeError):
         found = json.loads(owned_files.read_text(parent / NAME, own=True)).get(name)
         return found if isinstance(found, dict) else None
-    return None
-
-
-def _line(root: str, *words: str) -> str | None:
-    with contextlib.suppress(GitError):
-        return os.fsdecode(git_tree.ask(root, *words)).partition("\n")[0] or None
     return None
 
 

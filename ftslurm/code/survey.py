@@ -5,8 +5,6 @@ from __future__ import annotations
 import glob
 import os
 import stat
-import sys
-from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -22,7 +20,8 @@ from ftslurm.words import plural
 MOST_SEEN = 50_000  # entries of folders that are looked at where there is no git
 MOST_IN_A_FOLDER = 2_000  # a folder with more entries holds data
 _MOST_CONFIG = 1 << 20  # bytes of a file that is no module, where there is no git
-_NO_CODE = frozenset({"__pycache__", "node_modules", "site-packages", "dist-packages", "checkpoints", "wandb"})
+_PACKAGES = frozenset({"site-packages", "dist-packages"})
+_NO_CODE = _PACKAGES | {"__pycache__", "node_modules", "checkpoints", "wandb"}
 
 
 @dataclass(frozen=True)
@@ -56,19 +55,12 @@ def survey(config: Config) -> Survey:
     main = os.path.realpath(main)  # Python looks for modules in the folder to which a link leads
     if not os.path.isfile(main):
         return Survey(why=f"{main} is no file")
-    if job.script is None and _installed(main):
+    if job.script is None and not _PACKAGES.isdisjoint(Path(main).parts):
         return Survey(why=f"job.module={job.module} is installed in {os.path.dirname(main)}")
     if job.script is not None and Path(main).parent == shipped("examples"):
         folder = Path(main).parent
-        beside = {path.name: path.stat().st_size for path in folder.glob("*.py")}
-        return _of_files(config, main, str(folder), beside)
+        return _of_files(config, main, str(folder), [path.name for path in folder.glob("*.py")])
     return _of_tree(config, main)
-
-
-def _installed(path: str) -> bool:
-    places = {os.path.realpath(place) for place in (sys.prefix, sys.base_prefix)}
-    inside = any(os.path.realpath(path).startswith(place + "/lib") for place in places)
-    return inside or not {"site-packages", "dist-packages"}.isdisjoint(Path(path).parts)
 
 
 def _of_tree(config: Config, main: str) -> Survey:
@@ -79,8 +71,7 @@ def _of_tree(config: Config, main: str) -> Survey:
         if root is not None and not _is_broad(root):  # as dotfiles are
             root = os.path.realpath(root)
             kept, others = git_tree.files(root)
-            sizes = _sizes(root, kept + _outside_environments(others))
-            return _of_files(config, main, root, sizes, frozenset(kept), git=True)
+            return _of_files(config, main, root, kept + _outside_environments(others), frozenset(kept))
     except git_tree.GitError as error:
         refused = f" (git refuses to read it: {error})"
     root = package_root(main)
@@ -92,25 +83,21 @@ def _of_tree(config: Config, main: str) -> Survey:
     return replace(_of_files(config, main, root, found), note=refused)
 
 
-def _of_files(
-    config: Config,
-    main: str,
-    root: str,
-    sizes: Mapping[str, int],
-    known: frozenset[str] = frozenset(),
-    *,
-    git: bool = False,
-) -> Survey:
+def _of_files(config: Config, main: str, root: str, paths: list[str], tracked: frozenset[str] | None = None) -> Survey:
+    """Survey the files at these paths. tracked: those that git keeps; None: there is no git tree."""
+    git = tracked is not None
     script, saved = (os.path.relpath(os.path.realpath(one), root) for one in (main, config.checkpoint.dir or "/"))
     exclude = (*config.job.snapshot_exclude, *([] if script.startswith(f"{saved}/") else [f"/{glob.escape(saved)}"]))
-    chosen = choose({path: size for path, size in sizes.items() if path != script}, known, exclude)
+    sizes = _sizes(root, [*paths, script], all_kinds=git)
+    chosen = choose({path: size for path, size in sizes.items() if path != script}, tracked or frozenset(), exclude)
     if isinstance(chosen, str):
         return Survey(why=chosen)
+    files = chosen | {script}
     return Survey(
         root=root,
         script=script if config.job.script is not None else None,
-        files=chosen | {script},
-        size=sum(sizes[path] for path in chosen) + _size(main),
+        files=files,
+        size=sum(sizes[path] for path in files),
         git=git,
         exclude=exclude,
     )
@@ -134,17 +121,13 @@ def _is_broad(folder: str) -> bool:
     """Return whether a folder holds all kinds of things: the home directory and those above it, /tmp and its like."""
     home = os.path.realpath(os.path.expanduser("~"))
     real = os.path.realpath(folder)
-    try:
-        sticky = bool(os.stat(real).st_mode & stat.S_ISVTX)
-    except OSError:
-        sticky = True
+    sticky = os.stat(real).st_mode & stat.S_ISVTX != 0
     return sticky or (home + "/").startswith(real.rstrip("/") + "/")
 
 
-def _walk(root: str) -> dict[str, int] | None:
-    """Return the modules and small configuration files below a folder, with their sizes; None: there are too many."""
-    found: dict[str, int] = {}
-    seen = 0
+def _walk(root: str) -> list[str] | None:
+    """Return the files of code and configuration below a folder; None: there are too many."""
+    found, seen = list[str](), 0
     for folder, folders, names in os.walk(root):
         here = len(folders) + len(names)
         seen += here
@@ -154,12 +137,7 @@ def _walk(root: str) -> dict[str, int] | None:
             folders.clear()
             continue
         folders[:] = [name for name in folders if not _holds_no_code(folder, name)]
-        for name in names:
-            file = os.path.join(folder, name)
-            path, size = os.path.relpath(file, root), _size(file)
-            wanted = is_module(path) or (is_code(path) and size <= _MOST_CONFIG)
-            if wanted and os.path.isfile(file):  # no pipe
-                found[path] = size
+        found += [os.path.relpath(os.path.join(folder, name), root) for name in names if is_code(name)]
     return found
 
 
@@ -172,21 +150,17 @@ def _holds_no_code(above: str, name: str) -> bool:
     return False
 
 
-def _sizes(root: str, paths: list[str]) -> dict[str, int]:
-    """Return the sizes of the paths that are there: files and links."""
+def _sizes(root: str, paths: list[str], all_kinds: bool) -> dict[str, int]:
+    """Return the sizes of the paths that are there: files and links.
+
+    Args:
+        all_kinds: also of large files that are no modules.
+    """
     found = {}
     for path in paths:
-        try:
+        with suppress(OSError):  # deleted, not yet committed; or not checked out
             there = os.lstat(os.path.join(root, path))
-        except OSError:
-            continue  # deleted, not yet committed; or not checked out
-        if stat.S_ISREG(there.st_mode) or stat.S_ISLNK(there.st_mode):
-            found[path] = there.st_size
+            wanted = all_kinds or is_module(path) or there.st_size <= _MOST_CONFIG
+            if wanted and (stat.S_ISREG(there.st_mode) or stat.S_ISLNK(there.st_mode)):
+                found[path] = there.st_size
     return found
-
-
-def _size(path: str) -> int:
-    try:
-        return os.stat(path).st_size
-    except OSError:
-        return 0

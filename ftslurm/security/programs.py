@@ -25,9 +25,9 @@ def module(name: str, *words: str, python: Sequence[str] = ()) -> list[str]:
     return [*(python or [sys.executable]), "-c", _MODULE, name, *words]
 
 
-def code(text: str, *words: str, python: Sequence[str] = ()) -> list[str]:
+def code(text: str, *words: str) -> list[str]:
     """Return the command line for a program as text, as `python -c TEXT WORDS` but without the working directory."""
-    return [*(python or [sys.executable]), "-c", _CODE, text, *words]
+    return [sys.executable, "-c", _CODE, text, *words]
 
 
 def of_a_new_run(environ: Mapping[str, str]) -> dict[str, str]:

@@ -25,6 +25,7 @@ QUESTIONS = (
     "diff --cached --name-status",
     "tag --points-at HEAD",
     "for-each-ref --contains HEAD refs/heads",
+    "submodule status",
 )
 SUBMODULE_QUESTIONS = ("rev-parse HEAD", "status --porcelain", "describe --tags --always --dirty", "log -1 --format=%s")
 
@@ -145,6 +146,14 @@ def unborn(origin: Path) -> Path:
     return tree
 
 
+def sha256(origin: Path) -> Path:
+    tree = origin.parent / "tree"
+    git(origin.parent, "init", "-q", "--object-format=sha256", str(tree))
+    commit(tree, "first", train="", edited="", deleted="", staged="", mode="", moved="")
+    git(tree, "tag", "v2.0")
+    return tree
+
+
 KINDS = {
     "plain": lambda origin: origin,
     "clone": a_clone,
@@ -152,7 +161,7 @@ KINDS = {
     "shared": lambda origin: a_clone(origin, "--reference", str(origin)),
     "partial": lambda origin: a_clone(origin, "--filter=blob:none"),
     "submodule": lambda origin: a_clone(origin) / "sub",
-    **{kind.__name__: kind for kind in (a_work_tree, detached, sparse, packed, split, unborn)},
+    **{kind.__name__: kind for kind in (a_work_tree, detached, sparse, packed, split, unborn, sha256)},
 }
 
 
@@ -164,6 +173,8 @@ def test_the_copy_answers_as_the_original_did(origin: Path, kind: str, dirty: bo
         (tree / "train.py").write_text("")
     if dirty and (tree / "edited.py").exists():
         make_dirty(tree)
+        (tree / "intended.py").write_text("intended = 1\n")
+        git(tree, "add", "-N", "intended.py")
     before = answers(tree)
     copy = copy_of(tree, tree / "runs" / "r")
     assert answers(copy) == before

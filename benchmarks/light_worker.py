@@ -165,7 +165,7 @@ def main(task: guard.Task, orders: int, reports: int) -> NoReturn:
     sys.modules["torchft.manager"] = sys.modules["light_worker"]
     session.import_everything = watch
     session.host_store = host_store
-    warmup.LATE, warmup._take_a_step = (), lambda: None  # type: ignore[assignment]
+    warmup.LATE = ()  # type: ignore[assignment]
     session.main(task, orders, reports)
 
 

@@ -14,7 +14,7 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 FORMAT = "ftslurm-checkpoint-2"
 POSITIONS = "positions"
@@ -121,8 +121,8 @@ def is_dead(part: re.Match[str], me: Writer, now_ns: int) -> bool:
     Earlier attempts of our own group of this run are over: a group has one live attempt at a time. Another group may be
     alive, so its part is abandoned only when it was begun long ago.
     """
-    ours = (part["run"], int(part["group"])) == (_word(me.run), me.group)
-    return (ours and int(part["attempt"]) < me.attempt) or now_ns - int(part["ns"]) > ABANDONED_S * 1e9
+    earlier = replace(me, attempt=me.attempt - 1)
+    return is_of(part, earlier) or now_ns - int(part["ns"]) > ABANDONED_S * 1e9
 
 
 def is_due(step: int, every: int, newest: int) -> bool:

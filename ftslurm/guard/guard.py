@@ -396,8 +396,7 @@ class Guard:
 
     def _broken_hardware(self, seconds: float) -> str | None:
         """Return what blames the node's hardware for the worker's end, in its log or the kernel's; None: nothing."""
-        words = os.fsdecode(os.pread(self.task.environment, 1 << 20, 0)).split("\0")
-        environ = {**os.environ, **dict(word.partition("=")[::2] for word in words)}
+        environ = {**os.environ, **processes.variables(os.pread(self.task.environment, 1 << 20, 0))}
         assign, log = self.channel.notes.assign, self.log.path if self.log else None
         local_rank = None if assign is None else assign.ranks[self.task.index].local_rank
         return broken_hardware.report(self.kernel, seconds, log, local_rank, environ) or None

@@ -141,15 +141,15 @@ def having(name: str, value: str) -> Iterator[tuple[int, dict[str, str]]]:
     Leaves out a process whose memory is locked (by a driver or a file server that does not answer): reading its
     environment would block as long. The thread that has tried stays behind.
     """
-    mark, todo, found = os.fsencode(f"{name}={value}"), _pids(), list[tuple[int, list[bytes]]]()
+    todo, found = _pids(), list[tuple[int, dict[str, str]]]()
     left = len(todo) + 1
 
     def look() -> None:
         with contextlib.suppress(IndexError):  # another thread has taken the last one
             while todo:
                 pid = todo.pop()
-                if mark in (words := _environ(pid)):
-                    found.append((pid, words))
+                if (environ := _environ(pid)).get(name) == value:
+                    found.append((pid, environ))
 
     while left:
         thread = threading.Thread(target=look, daemon=True)
@@ -158,18 +158,21 @@ def having(name: str, value: str) -> Iterator[tuple[int, dict[str, str]]]:
             left = len(todo)
             thread.join(STUCK_S)
         left = len(todo)
-    for pid, words in found:
-        pairs = (word.decode(errors="surrogateescape").partition("=") for word in words if word)
-        yield pid, {key: text for key, _, text in pairs}
+    yield from found
 
 
-def _environ(pid: int) -> list[bytes]:
-    """Return the words of a process's environment; none: it is gone, unreadable or another user's."""
+def _environ(pid: int) -> dict[str, str]:
+    """Return a process's environment; empty: it is gone, unreadable or another user's."""
     with contextlib.suppress(OSError):
         if os.stat(f"/proc/{pid}").st_uid == os.geteuid():
             with open(f"/proc/{pid}/environ", "rb") as file:
-                return file.read().split(b"\0")
-    return []
+                return variables(file.read())
+    return {}
+
+
+def variables(data: bytes) -> dict[str, str]:
+    """Return the environment in a block of memory."""
+    return dict(os.fsdecode(word).partition("=")[::2] for word in data.split(b"\0") if word)
 
 
 def node_of(environ: Mapping[str, str]) -> str | None:

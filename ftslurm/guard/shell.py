@@ -54,8 +54,7 @@ def _kept(pid: int) -> dict[str, str]:
             with suppress(OSError):
                 if os.readlink(path).startswith(f"/memfd:{ENVIRONMENT} "):
                     with open(path, "rb") as file:
-                        pairs = (os.fsdecode(word).partition("=") for word in file.read().split(b"\0") if word)
-                        return {name: value for name, _, value in pairs}
+                        return processes.variables(file.read())
     return {}
 
 

@@ -102,9 +102,12 @@ class Book:
             return why_not
         self._know(name, store)
         self.beats[name] = now  # T: "implicit heartbeat"
-        again = self.missed.pop(name, None)
-        if again is not None and self.broken() is None and self._missed_it(again, member):
-            assert self.last is not None
+        before = self.missed.pop(name, None)
+        # A member of the predecessor's last quorum repeats its request: the answer was lost when the predecessor was
+        # killed, and the others wait for this member in the step's first collective. After the step it would ask with
+        # another step or, had that failed, with more commit_failures.
+        repeats = before and (before.step, before.commit_failures) == (member.step, member.commit_failures)
+        if self.last and repeats and self.broken() is None:
             return self.last
         ask = self.asking[name] = Ask(member, now)
         return ask
@@ -157,15 +160,6 @@ class Book:
             )
         self._forget(other)
         return None
-
-    def _missed_it(self, before: Member, now: Member) -> bool:
-        """Return whether a member of the predecessor's last quorum repeats the request for that quorum.
-
-        Then its answer was lost when the predecessor was killed, and the other members wait for it in the step's first
-        collective. After the step it would ask with another step or, had that failed, with
-        more commit_failures.
-        """
-        return (before.step, before.commit_failures) == (now.step, now.commit_failures)
 
     def withdraw(self, ask: Ask) -> None:
         """Remove a request whose manager has hung up or died.

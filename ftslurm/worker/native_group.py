@@ -14,12 +14,11 @@ import os
 from dataclasses import dataclass, field
 from datetime import timedelta
 from typing import Any
-from weakref import WeakKeyDictionary
 
 import torch
 import torch.distributed as dist
 
-from ftslurm.worker import patch_fit
+from ftslurm.worker import group_end, patch_fit
 from ftslurm.worker.quorum_abort import BrokenQuorums
 
 torchft: Any = importlib.import_module("torchft.process_group")
@@ -84,14 +83,11 @@ class Native:
         quorums.unless_broken(lambda: group.reconfigure(options).wait())
 
 
-NATIVES: WeakKeyDictionary[Any, Native] = WeakKeyDictionary()  # by the process group
-
-
 def native_group(backend: str, timeout: timedelta = timedelta(seconds=60)) -> Any:
     """Make one of torch's process groups for the Manager of a script: `Manager(pg=native_group("gloo"), ...)`.
 
     The Manager takes another one after an error, so leave it to the Manager: what torch cannot end, a collective that
-    hangs (gloo_end.py) or a set-up that waits for a dead member, must not hold the next quorum.
+    hangs (group_end.py) or a set-up that waits for a dead member, must not hold the next quorum.
 
     It is a plain dist.ProcessGroup: in the methods of a subclass torch holds the GIL while it waits for a lock whose
     owner may want the GIL (2.14.1: PyProcessGroup::allreduce, and ~AsyncWork in Gloo's thread).
@@ -119,5 +115,5 @@ def native_group(backend: str, timeout: timedelta = timedelta(seconds=60)) -> An
     group._set_default_backend(kind)
     for device in devices:
         group._register_backend(torch.device(device), kind, made)
-    NATIVES[group] = native
+    group_end.natives[group] = native
     return group

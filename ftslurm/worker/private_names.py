@@ -30,6 +30,7 @@ class Patch(Enum):
     COMM_HOOK = (
         "the death of one group may end the scripts of the others, which use torchft's DistributedDataParallel",
         {"torchft.ddp:DistributedDataParallel": "_comm_hook()", "torchft.manager:_ManagedFuture": "_fut"},
+        {"torchft.process_group:ProcessGroup": "reconfigure()"},  # torchft 0.3 does not need it
     )
     # PureDistributedDataParallel, which never waits for its average, is refused.
     PURE_DDP = (

@@ -7,38 +7,21 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Mapping
 
 from ftslurm.words import listed
 
-# Read in C or C++, when a library is loaded.
-_IN_C = re.compile(r"(OMP|MKL|KMP|GOMP|OPENBLAS)_\w+|TORCH_(DISTRIBUTED_DEBUG|SHOW_CPP_STACKTRACES|CPP_LOG_LEVEL)")
-_BY_TORCHFT = {"TORCH_FR_DUMP_TEMP_FILE"}  # its Manager sets them
-_read = set[str]()
-
-
-@contextmanager
-def noted() -> Iterator[None]:
-    """Note the variables that Python code reads meanwhile."""
-    kind = type(os.environ)
-    original = kind.__getitem__
-
-    def read(environ: os._Environ[str], name: str) -> str:
-        _read.add(name)
-        return original(environ, name)
-
-    kind.__getitem__ = read  # type: ignore[method-assign]
-    try:
-        yield
-    finally:
-        kind.__getitem__ = original  # type: ignore[method-assign]
+# What torch and its libraries read when they are imported or loaded, of what users set.
+_READ = re.compile(
+    r"(OMP|MKL|KMP|GOMP|OPENBLAS)_\w+|PYTORCH_JIT\w*|TORCH_(LOGS\w*|D?TRACE|DISTRIBUTED_DEBUG|SHOW_CPP_STACKTRACES"
+    r"|CPP_LOG_LEVEL|COMPILE_DEBUG|COMPILE_JOB_ID|CUDA_SANITIZER|DEVICE_BACKEND_AUTOLOAD|USE_RTLD_GLOBAL)"
+)
 
 
 def too_late(before: Mapping[str, str]) -> str:
     """Return what to tell about the variables that were set since, and had been read; empty: there is none."""
-    names = [name for name, value in sorted(os.environ.items()) if before.get(name) != value]
-    late = [name for name in names if _IN_C.fullmatch(name) or (name in _read - _BY_TORCHFT and "TORCH" in name)]
+    changed = sorted(name for name, value in os.environ.items() if before.get(name) != value)
+    late = list(filter(_READ.fullmatch, changed))
     if not late:
         return ""
     return (

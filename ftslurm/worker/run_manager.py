@@ -17,7 +17,7 @@ import time
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any, ClassVar
 
-from ftslurm.worker import gloo_end, group_end
+from ftslurm.worker import group_end
 from ftslurm.worker.closed_servers import Client
 
 if TYPE_CHECKING:
@@ -108,7 +108,7 @@ class RunManager(Base):  # type: ignore[misc]
         group = self._pg
         if getattr(tensor, "requires_grad", False):
             tensor = tensor.detach()
-        return gloo_end.bounded(super().allreduce(tensor, *args, **kwargs), group)
+        return group_end.bounded(super().allreduce(tensor, *args, **kwargs), group)
 
     def report_error(self, e: Exception) -> None:
         """End what the process group does at the first error of a step; it is made anew for the next quorum.

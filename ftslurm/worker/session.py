@@ -36,7 +36,6 @@ from ftslurm.worker import (
     group_end,
     parameter_sessions,
     patch_fit,
-    read_variables,
     script,
     torchft_patches,
 )
@@ -219,7 +218,7 @@ def prepare(task: Task, channel: Channel) -> tuple[running.RunCode, Watchers]:
         if task.local_index == 0:
             complain(f"{task.node} is announced as {reach.host}, and has {told} (cluster.interface)")
     bound = cpu_binding.bind(task.options.bind, task.local_index) if task.options.bind else ""
-    with no_garbage(), read_variables.noted():
+    with no_garbage():
         watchers = import_everything(task, channel)
         watchers.bound = bound
         if task.options.standby:

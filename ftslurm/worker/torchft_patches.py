@@ -1,7 +1,7 @@
 """Mends defects of torchft 0.2.0.
 
-Each patch names a defect, the evidence for it, and when it is not applied: that is read in the source of the installed
-torchft, whatever its version. tests/local/test_torchft_compat.py shows each defect without its patch and fails when
+Each patch names a defect, the evidence for it, and when it is not applied: that is read from what the installed torchft
+has, whatever its version. tests/local/test_torchft_compat.py shows each defect without its patch and fails when
 torchft no longer needs it. private_names.py has the names that the patches need, and the consequence without each.
 """
 
@@ -17,6 +17,7 @@ from collections.abc import Callable
 from contextlib import suppress
 from typing import Any
 
+from ftslurm.worker import group_end
 from ftslurm.worker.private_names import Patch
 
 
@@ -44,13 +45,13 @@ def mend_comm_hook() -> None:
     Evidence: `_ManagedWork.wait` swallows the error and returns False without building the inner future; the hook of
     0.2.0 ignores the False and asserts the future: AssertionError in every survivor's backward(). After a first error
     `Manager.allreduce` returns a `_DummyWork`, whose future has no `_fut` either.
-    Not applied: when the original hook asserts nothing (torchft-nightly 2026.10.26).
+    Not applied: to torchft 0.3, whose `_ManagedWork` has mended it (its hook is the same).
     """
+    if not hasattr(group_end.module().ProcessGroup, "configure"):  # torchft 0.3
+        return
     import torch
 
     kind: Any = importlib.import_module("torchft.ddp").DistributedDataParallel
-    if "assert" not in inspect.getsource(kind._comm_hook):
-        return
 
     @functools.wraps(kind._comm_hook)  # torch's DDP checks the hook's annotations
     def comm_hook(manager: Any, bucket: Any) -> Any:

@@ -20,7 +20,7 @@ from torchft.process_group import (
     ErrorSwallowingProcessGroupWrapper, ProcessGroupNCCL, ProcessGroupWrapper, ProcessGroupXCCL
 )
 from process_groups import STABLE, options, set_up
-from ftslurm.worker import gloo_end
+from ftslurm.worker import group_end
 from ftslurm.worker import quorum_abort as broken
 from ftslurm.protocol.position import Position
 from ftslurm.protocol.stages import Stage
@@ -112,7 +112,7 @@ quorums.position.mark(1, Stage.COLLECTIVE)
 threading.Timer(0.5, quorums.tell, (3,)).start()
 start = time.monotonic()
 try:
-    gloo_end.bounded(SimpleNamespace(_work=hangs), pg)._work.wait()
+    group_end.bounded(SimpleNamespace(_work=hangs), pg)._work.wait()
 except Exception as error:
     print(f"after {time.monotonic() - start:.1f} s: {type(error).__name__}", flush=True)
 os.kill(child, signal.SIGKILL)

@@ -13,7 +13,7 @@ from torchft import process_group
 
 from ftslurm.protocol.position import Position
 from ftslurm.worker import patch_fit
-from ftslurm.worker.group_end import native_of
+from ftslurm.worker.group_end import natives
 from ftslurm.worker.native_group import native_group
 from ftslurm.worker.quorum_abort import BrokenQuorums
 
@@ -42,8 +42,7 @@ class Members:
     def _sum(self, one: int, quorum: int, port: int, handles: list[str]) -> float:
         group, options = self.groups[one], process_group.ReconfigureOptions()
         options.uuid, options.handles, options.timeout = quorum, handles, SOON
-        native = native_of(group)
-        assert native is not None
+        native = natives[group]
         native.address = f"127.0.0.1:{port}/torchft/{quorum}/0"
         self.quorums.joined.quorum = quorum
         native.meet(group, self.quorums, options)

@@ -2,21 +2,23 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
 import sys
 
 import pytest
 
+from ftslurm.worker import read_variables
+
 SCRIPT = """
 import os
-from ftslurm.worker import read_variables
-os.environ["OMP_NUM_THREADS"] = "2"
-with read_variables.noted():
-    import torch, torch.distributed, torchft
-before = dict(os.environ)
-os.environ.update({given})
-print(read_variables.too_late(before))
+kind, read = type(os.environ), set()
+get = kind.__getitem__
+kind.__getitem__ = lambda environ, name: read.add(name) or get(environ, name)
+import torch, torch.distributed, torchft
+print(*read)
 """
+PYTHON = {"TORCH_LOGS", "TORCH_LOGS_OUT", "TORCH_TRACE", "TORCH_DTRACE", "TORCH_COMPILE_DEBUG", "PYTORCH_JIT"}
 LATE = {
     "TORCH_LOGS": "+distributed",
     "TORCH_TRACE": "/x",
@@ -43,11 +45,25 @@ IN_TIME = {
 
 
 @pytest.mark.parametrize(("given", "late"), [(LATE | IN_TIME | LATE, LATE), (IN_TIME, {})])
-def test_the_variables_that_torch_has_read_are_named(given: dict[str, str], late: dict[str, str]) -> None:
-    done = subprocess.run(
-        [sys.executable, "-c", SCRIPT.format(given=given)], capture_output=True, text=True, check=True
-    )
-    said = done.stdout
+def test_the_variables_that_torch_has_read_are_named(
+    given: dict[str, str], late: dict[str, str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("OMP_NUM_THREADS", "2")
+    before = dict(os.environ)
+    for name, value in given.items():
+        monkeypatch.setenv(name, value)
+    said = read_variables.too_late(before)
     named = {word.rstrip(",.") for word in said.split() if word.startswith("job.env.")}
     assert named == {f"job.env.{name}" for name in late}
     assert not late or "torch is imported before the script begins" in said
+
+
+def test_torch_reads_them_when_it_is_imported(monkeypatch: pytest.MonkeyPatch) -> None:
+    done = subprocess.run([sys.executable, "-c", SCRIPT], capture_output=True, text=True, check=True)
+    read = set(done.stdout.split())
+    assert read >= PYTHON
+    assert not read & set(IN_TIME) - {"PATH", "OMP_NUM_THREADS"}
+    before = dict(os.environ)
+    for name in PYTHON:
+        monkeypatch.setenv(name, "another value")
+    assert all(name in read_variables.too_late(before) for name in PYTHON)

@@ -100,7 +100,7 @@ def _needed(judged: Sequence[Judged], configs: dict[Path, Config | str]) -> tupl
                 continue
             used = [config.checkpoint.dir or "/"]
             used += [config.internal.parent or "/"] * (not other.ended)  # later it has all that it needs
-            if any(f"{os.path.realpath(path)}/".startswith(f"{root}/") for path in used):
+            if any(Path(os.path.realpath(path)).is_relative_to(root) for path in used):
                 return one, f"{other.root} resumes from it"
     return None
 

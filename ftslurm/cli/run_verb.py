@@ -111,21 +111,21 @@ def _control_here(config: Config, create: Callable[[Config], RunDir]) -> int:
 
     full_disk.outlive()
     steps = config.cluster.kind == "slurm"
-    before = requeue.of_this_job(config, os.environ) if steps else None
-    if before is not None:
-        run = before
+    run = requeue.of_this_job(config, os.environ) if steps else None
+    begun = " goes on" if run is not None else ""
+    if run is not None:
         if (outcome := leadership.final(run)) is not None:
             print(f"run {run.root} is over ({outcome}): it ended before this job was started again")
             return int(outcome != "succeeded")
         config = configuration.of_run(run)
     if steps:
         _check_allocation(config)
-    if before is None:
+    if run is None:
         run = create(config)
         tell(preflight.notes(config))
     if steps and commands.is_batch(os.environ):
         replace_text(run.job_id, os.environ["SLURM_JOB_ID"])
-    say(f"run {run.root}" + (" goes on" if before is not None else ""))
+    say(f"run {run.root}{begun}")
     return keeper.keep(run, config if config.array else None)
 
 

@@ -75,7 +75,7 @@ def _copy_one(source: str, target: str, root: str) -> None:
     """Copy a file, read-only and with its time. A link stays one; within the tree it leads to the copy."""
     if os.path.islink(source):
         text, real = os.readlink(source), os.path.realpath(source)
-        if not (real + "/").startswith(root.rstrip("/") + "/"):
+        if not Path(real).is_relative_to(root):
             text = real
         elif os.path.isabs(text):
             text = os.path.relpath(real, os.path.realpath(os.path.dirname(source)))
@@ -93,7 +93,7 @@ def _copy_one(source: str, target: str, root: str) -> None:
 
 def _link_rest(found: Survey, copy: Path, folders: set[str]) -> None:
     """Link what lies beside copied files and is not copied. Modules that git ignores are copied."""
-    around, copied = os.path.realpath(copy), found.files | folders
+    around, copied = copy.resolve(), found.files | folders
     for folder in sorted(folders):
         links = 0
         for entry in os.scandir(os.path.join(found.root, folder)):
@@ -101,7 +101,7 @@ def _link_rest(found: Survey, copy: Path, folders: set[str]) -> None:
             if path in copied or entry.name in _NEVER:
                 continue
             source = os.path.join(found.root, path)
-            if around.startswith(os.path.realpath(source) + "/"):
+            if around.is_relative_to(os.path.realpath(source)):
                 continue  # the folder of the runs
             with suppress(FileNotFoundError):  # deleted a moment ago
                 late = entry.is_file(follow_symlinks=False) and selection.late(

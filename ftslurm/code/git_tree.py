@@ -55,14 +55,14 @@ def first_line(folder: str, *words: str) -> str | None:
 
 
 def top(folder: str | Path) -> str | None:
-    """Return the root of the work tree in which a folder lies; None: it lies in none. (core.worktree may name any.)
+    """Return the real root of the work tree around a folder; None: it lies in none. (core.worktree may name any.)
 
     Raises:
         GitError: there is one, and git refuses to read it: it belongs to another user (safe.directory).
     """
     try:
         root = os.fsdecode(ask(folder, "rev-parse", "--show-toplevel")).removesuffix("\n")
-        return root if root and f"{os.path.realpath(folder)}/".startswith(f"{root}/") else None
+        return os.path.realpath(root) if root and Path(os.path.realpath(folder)).is_relative_to(root) else None
     except GitError as error:
         if "not a git repository" in str(error) or "work tree" in str(error) or "cannot be run" in str(error):
             return None

@@ -12,6 +12,7 @@ import os
 import sys
 from collections.abc import MutableMapping, Sequence
 from importlib.machinery import ModuleSpec
+from pathlib import Path
 from types import ModuleType
 
 from ftslurm.code import record
@@ -37,11 +38,11 @@ class RunCode:
         if self._copy is None:
             return path
         root, real = self._of.root, os.path.realpath(path) if os.path.isabs(path) else ""
-        if real != root and not real.startswith(root.rstrip("/") + "/"):
+        if not Path(real).is_relative_to(root):
             return path
         found = os.path.normpath(os.path.join(self._copy, os.path.relpath(real, root)))
-        inside = (os.path.realpath(found) + "/").startswith(os.path.realpath(self._copy) + "/")
-        return found if inside and os.path.exists(found) else path
+        copied = Path(os.path.realpath(found)).is_relative_to(os.path.realpath(self._copy))
+        return found if copied and os.path.exists(found) else path
 
     def script(self, script: str | None) -> str | None:
         """Return the script that is run instead of job.script."""

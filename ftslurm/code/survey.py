@@ -69,7 +69,6 @@ def _of_tree(config: Config, main: str) -> Survey:
     try:
         root = git_tree.top(os.path.dirname(main))
         if root is not None and not _is_broad(root):  # as dotfiles are
-            root = os.path.realpath(root)
             kept, others = git_tree.files(root)
             return _of_files(config, main, root, kept + _outside_environments(others), frozenset(kept))
     except git_tree.GitError as error:
@@ -87,7 +86,10 @@ def _of_files(config: Config, main: str, root: str, paths: list[str], tracked: f
     """Survey the files at these paths. tracked: those that git keeps; None: there is no git tree."""
     git = tracked is not None
     script, saved = (os.path.relpath(os.path.realpath(one), root) for one in (main, config.checkpoint.dir or "/"))
-    exclude = (*config.job.snapshot_exclude, *([] if script.startswith(f"{saved}/") else [f"/{glob.escape(saved)}"]))
+    exclude = (
+        *config.job.snapshot_exclude,
+        *([] if Path(script).is_relative_to(saved) else [f"/{glob.escape(saved)}"]),
+    )
     sizes = _sizes(root, [*paths, script], all_kinds=git)
     chosen = choose({path: size for path, size in sizes.items() if path != script}, tracked or frozenset(), exclude)
     if isinstance(chosen, str):
@@ -119,10 +121,7 @@ def _outside_environments(paths: list[str]) -> list[str]:
 
 def _is_broad(folder: str) -> bool:
     """Return whether a folder holds all kinds of things: the home directory and those above it, /tmp and its like."""
-    home = os.path.realpath(os.path.expanduser("~"))
-    real = os.path.realpath(folder)
-    sticky = os.stat(real).st_mode & stat.S_ISVTX != 0
-    return sticky or (home + "/").startswith(real.rstrip("/") + "/")
+    return os.stat(folder).st_mode & stat.S_ISVTX != 0 or Path.home().resolve().is_relative_to(folder)
 
 
 def _walk(root: str) -> list[str] | None:

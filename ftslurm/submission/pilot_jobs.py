@@ -74,7 +74,7 @@ def submit(
     return ([f"{job}_{task}" for task in range(count)] if count > 1 else [job]), noted
 
 
-def try_out(config: Config, run: RunDir, lead: bool = False, refuses: str = "would refuse") -> None:
+def try_out(config: Config, run: RunDir, lead: bool, refuses: str = "would refuse") -> None:
     """Ask Slurm whether it would accept the jobs of a run and could ever start them, before anything is submitted.
 
     Args:

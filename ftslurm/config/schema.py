@@ -340,20 +340,10 @@ class Fault:
 
 
 @dataclass
-class RandomFaults:
-    """Faults at random times, of random groups and ranks; the same seed gives the same ones."""
-
-    mean_s: float = limited(MISSING, 1, MAX_TIME)  # mean time between two faults, exponentially distributed
-    kinds: list[str] = field(default_factory=lambda: ["kill"])  # equally likely
-    seed: int = limited(0, 0)  # of the stream from which times, kinds, groups and ranks are drawn
-
-
-@dataclass
 class FaultsConfig:
-    """Drills: real faults on purpose, from a plan, at random, or both."""
+    """Drills: real faults on purpose."""
 
     plan: list[Fault] = field(default_factory=list)  # [{kind: kill, group: 1, at: 50}]: one fault each
-    random: RandomFaults | None = None  # {mean_s: 60, kinds: [kill, term], seed: 1}
 
 
 @dataclass
@@ -510,8 +500,7 @@ def slurm_knows_gpus(config: Config) -> bool:
 
 def fault_kinds(config: Config) -> list[str]:
     """Return the kinds of the faults of a drill."""
-    faults = config.faults
-    return [*(fault.kind for fault in faults.plan), *(faults.random.kinds if faults.random is not None else [])]
+    return [fault.kind for fault in config.faults.plan]
 
 
 def script_arguments(args: list[str] | dict[str, Any] | None) -> list[str]:

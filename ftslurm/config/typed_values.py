@@ -34,7 +34,6 @@ _MANY: Mapping[type[object], str] = {list: "list", dict: "mapping"}
 _SINGLE = {int: "a whole number", float: "a number", bool: "true or false", str: "text"}
 EXAMPLES = {
     "faults.plan": "'faults.plan=[{kind: kill, group: 1, at: 50}]'",
-    "faults.random": "'faults.random={mean_s: 60, kinds: [kill]}'",
     "hooks.on_event": "'hooks.on_event=[[./notify.sh, --chat]]'",
     "health.preflight": "'health.preflight=[[ftslurm-preflight],[/opt/site/check,--quick]]'",
 }

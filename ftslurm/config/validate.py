@@ -230,14 +230,12 @@ def _check_faults(config: Config) -> Iterator[str]:
     if alone and "lighthouse" in kinds:
         yield "faults: 'lighthouse' with lighthouse.kind=none: there is none that could be killed"
     if alone and config.faults.plan and not config.groups.serve:
-        yield "faults.plan with lighthouse.kind=none: steps are not reported; use faults.random, or `ftslurm inject`"
+        yield "faults.plan with lighthouse.kind=none: steps are not reported; use `ftslurm inject`"
     if "corrupt" in kinds and config.health.compare_every == 0:
         yield "faults: 'corrupt' with health.compare_every=0: nothing would find it"
     for kind in kinds:
         if kind not in FAULTS:
             yield f"faults: {kind!r} is no fault; there are {', '.join(FAULTS)}"
-    if config.faults.random is not None and not config.faults.random.kinds:
-        yield "faults.random: `kinds` is empty: name the faults, as in {mean_s: 60, kinds: [kill]}"
     for fault in config.faults.plan:
         what = f"faults.plan: {{kind: {fault.kind}, group: {fault.group}, at: {fault.at:g}, rank: {fault.rank}}}"
         if not 0 <= fault.group < config.groups.count or not 0 <= fault.rank < size:

@@ -80,5 +80,4 @@ def _begin(turn: Turn) -> None:
         unit = turn.attempt(unit, floor=floor)
         unit = turn.mark(unit, begun=turn.now)
         run(turn, unit)
-        if turn.independent and turn.state.drills.stepping_since is None:  # without a quorum drills count from here
-            turn.set_drills(stepping_since=turn.now)
+        turn.set_lineage(advanced=turn.lineage.advanced or turn.independent)

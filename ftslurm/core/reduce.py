@@ -38,7 +38,7 @@ from ftslurm.core.state.events import (
     StopAsked,
     TaskFailed,
 )
-from ftslurm.core.state.model import ALL, SIGTERM, SLURM, SRUN, Ending, Evidence, Phase, RunOutcome, Unit, replace
+from ftslurm.core.state.model import SIGTERM, SLURM, SRUN, Ending, Evidence, Phase, RunOutcome, Unit, replace
 from ftslurm.core.state.transitions import run, stop
 from ftslurm.core.state.turn import Turn
 from ftslurm.core.state.units import tasks_of
@@ -334,10 +334,7 @@ def _progressed(turn: Turn, said: messages.Progress, unit: Unit) -> None:
     if said.committed > 0:
         unit = turn.attempt(unit, step=said.step)
         reached = said.step if turn.lineage.resuming else max(turn.lineage.step, said.step)
-        turn.set_lineage(step=reached, resuming=False)
-        if turn.state.drills.stepping_since is None:
-            turn.set_drills(stepping_since=turn.now)
-            turn.wake(ALL)
+        turn.set_lineage(step=reached, resuming=False, advanced=True)
     slow.reported(turn, said, unit)
     hangs.learn(turn, said.gap_s)
     fault_drills.inject_planned(turn, unit)

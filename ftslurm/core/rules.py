@@ -312,7 +312,6 @@ RULES = (  # in this order, with the reason for each place; docs/architecture.md
     user_requests.trim,  # after the orders: the eviction of the groups has been sent
     assignments.assign,  # after the launch: a standby that was taken is assigned at once
     _tell,  # after `assign`: includes the groups that have just begun
-    fault_drills.inject_random,  # after all launches and stops above: it hits units that run now
     _bring_down,  # after every rule that stops something: the kill is part of the same decision
     reports.tell_waiting,  # it looks at who starts and who runs at the end of the decision
     _finish,  # last: no step may be left

@@ -18,7 +18,6 @@ CHANGED = {
     "set_nodes": "ftslurm.core.state.model.Nodes",
     "node": "ftslurm.core.state.model.Node",
     "set_job_pool": "ftslurm.core.state.model.JobPool",
-    "set_drills": "ftslurm.core.state.model.Drills",
 }
 
 

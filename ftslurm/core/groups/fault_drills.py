@@ -1,15 +1,11 @@
 """Drills: real faults that are inflicted on purpose. Selects those that are due and their tasks.
 
-There are three kinds: faults of `faults.plan`, due when their group has committed a step; random faults of a seeded
-stream (`faults.random`), the same for the same seed on every machine; and those of `ftslurm inject`.
+There are two kinds: faults of `faults.plan`, due when their group has committed a step, and those of `ftslurm inject`.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
-from functools import lru_cache
-from random import Random
 from typing import Any, NamedTuple
 
 from ftslurm.config.schema import Config
@@ -27,7 +23,7 @@ GROUPLESS = frozenset({"lighthouse"})  # kinds that hit no group
 class Drill(NamedTuple):
     """A fault that is to be inflicted on a rank of a group, or on none (GROUPLESS)."""
 
-    at: float  # faults.plan: the step that its group has committed; faults.random: seconds after the run's first step
+    at: int  # the step that its group has committed
     kind: str
     group: int
     rank: int
@@ -43,38 +39,6 @@ def _step(at: float, total: int) -> int:
     return max(1, math.ceil(round(at if at >= 1 else at * total, 6)))  # 0.07 * 100 is a little more than 7
 
 
-def draw(config: Config, index: int) -> Drill | None:
-    """Return the index-th random fault, counted from 0; None: none are asked for.
-
-    The times between two faults are exponentially distributed with mean `mean_s` (a Poisson process, as failures
-    of many machines are). Kind, group and rank are drawn uniformly.
-    """
-    faults, size = config.faults.random, config.groups.nodes * config.groups.workers
-    if faults is None:
-        return None
-    drawn, more = _stream(faults.seed, faults.mean_s, tuple(faults.kinds), config.groups.count, size)
-    while len(drawn) <= index:
-        drawn.append(next(more))
-    return drawn[index]
-
-
-@lru_cache(maxsize=8)
-def _stream(
-    seed: int, mean_s: float, kinds: tuple[str, ...], groups: int, size: int
-) -> tuple[list[Drill], Iterator[Drill]]:
-    """Return the faults that have been drawn, so that each is drawn once, and those to come."""
-    return [], _faults(seed, mean_s, kinds, groups, size)
-
-
-def _faults(seed: int, mean_s: float, kinds: tuple[str, ...], groups: int, size: int) -> Iterator[Drill]:
-    random, after_s = Random(seed).random, 0.0  # noqa: S311  the one method whose numbers Python promises to keep
-    while True:
-        after_s -= mean_s * math.log(1.0 - random())
-        kind = kinds[int(random() * len(kinds))]
-        # Drawn in this order for every kind, so that other kinds leave times, groups and ranks as they are.
-        yield Drill(after_s, kind, int(random() * groups), int(random() * size))
-
-
 def inject_planned(turn: Turn, unit: Unit, step: int | None = None) -> None:
     """Inflict the faults of faults.plan whose step a group has reached.
 
@@ -85,16 +49,16 @@ def inject_planned(turn: Turn, unit: Unit, step: int | None = None) -> None:
     """
     step = unit.current.step if step is None else step
     for i, fault in enumerate(plan(turn.config) if unit.phase is Phase.RUNNING else ()):
-        injected = turn.state.drills.injected
+        injected = turn.state.injected
         if i not in injected and fault.group == unit.group and step is not None and step >= fault.at:
-            turn.set_drills(injected=injected | {i})
+            turn.set(injected=injected | {i})
             _inject(turn, fault.kind, unit, fault.rank, "faults.plan")
 
 
 def never_done(turn: Turn) -> None:
     """Warn of each fault of faults.plan that was not inflicted, as its step was never reached."""
     for i, fault in enumerate(plan(turn.config)):
-        if i not in turn.state.drills.injected:
+        if i not in turn.state.injected:
             target = "the Lighthouse" if fault.kind in GROUPLESS else f"rank {fault.rank} of group {fault.group}"
             text = (
                 f"a drill was never done: {fault.kind} of {target}, planned for step {fault.at} of group "
@@ -105,34 +69,20 @@ def never_done(turn: Turn) -> None:
 
 def inject_asked(turn: Turn, event: Asked) -> str:
     """Inflict a fault that was requested with `ftslurm inject`. Answered by a record."""
-    _inject_in_group(turn, event.fault, event.group, event.rank or 0, event.by)
+    kind, group, rank = event.fault, event.group, event.rank or 0
+    running = [u for u in turn.table.in_phase(Phase.RUNNING) if group in (None, u.group)]
+    if kind not in GROUPLESS and not running:
+        reason = "no group runs" if group is None else f"group {group} does not run"
+        turn.do(records.FaultRefused(kind=kind, group=group, rank=rank, reason=reason, by=event.by))
+    else:
+        _inject(turn, kind, running[0] if running else turn.lighthouse, rank, event.by)
     return ""
-
-
-def inject_random(turn: Turn) -> None:
-    """Inflict the random faults that are due."""
-    while turn.goes_on and (began := turn.state.drills.stepping_since) is not None:
-        done = turn.state.drills.done
-        drill = draw(turn.config, done)
-        if drill is None or not turn.due(began + drill.at):
-            break
-        turn.set_drills(done=done + 1)
-        _inject_in_group(turn, drill.kind, drill.group, drill.rank, "faults.random")
 
 
 def struck(unit: Unit, now: float) -> float:
     """Return when the drill was done that caused a unit's failure at `now`; `now`: no drill did."""
     drilled = unit.current.drilled
     return drilled if drilled is not None and now - drilled < FRESH_S else now
-
-
-def _inject_in_group(turn: Turn, kind: str, group: int | None, rank: int, by: str | int) -> None:
-    running = [u for u in turn.table.in_phase(Phase.RUNNING) if group in (None, u.group)]
-    if kind not in GROUPLESS and not running:
-        reason = "no group runs" if group is None else f"group {group} does not run"
-        turn.do(records.FaultRefused(kind=kind, group=group, rank=rank, reason=reason, by=by))
-    else:
-        _inject(turn, kind, running[0] if running else turn.lighthouse, rank, by)
 
 
 def _inject(turn: Turn, kind: str, unit: Unit, rank: int, by: str | int) -> None:

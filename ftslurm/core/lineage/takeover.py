@@ -83,9 +83,15 @@ def _went_on(turn: Turn, past: Past) -> None:
         released=past.step > 0 and not resuming,
         standstill=replace(turn.state.standstill, longest_s=past.longest_s, seen=past.seen),
         comparisons=Comparisons(base=past.equal),
+        injected=frozenset(range(past.drilled)),
     )
-    turn.set_lineage(step=past.step, saved=past.saved, resuming=resuming, resume_step=past.resuming or 0)
-    turn.set_drills(injected=frozenset(range(past.drilled)), stepping_since=turn.now if past.step > 0 else None)
+    turn.set_lineage(
+        step=past.step,
+        advanced=past.step > 0,
+        saved=past.saved,
+        resuming=resuming,
+        resume_step=past.resuming or 0,
+    )
 
 
 def _gone(turn: Turn, unit: Unit, step: Live, past: Past) -> None:

@@ -432,6 +432,7 @@ class Lineage(Value):
     """The progress of the training, and where groups start from."""
 
     step: int = 0  # the highest step any group has committed
+    advanced: bool = False  # a step was committed in this job; or a script has begun, where none are reported
     history: int = 0  # how many full restarts there were; each begins a new history at the step of its checkpoint
     restarted: float | None = None  # when all groups last started over together
     lost: str | None = None  # how the last live copy of the training's state was lost; until the groups start over
@@ -573,11 +574,3 @@ class Comparisons(Value):
     base: int = 0  # the same of all ranks, as an earlier controller knew it
     told: frozenset[tuple[str, int]] = frozenset()  # attempts that differ without a majority, as people know
     rank: int = 0  # the rank in which they do
-
-
-class Drills(Value):
-    """The drills that are done."""
-
-    injected: frozenset[int] = frozenset()  # indices of the planned drills already done
-    done: int = 0  # how many drills of the random stream are done
-    stepping_since: float | None = None  # the first committed step of the run

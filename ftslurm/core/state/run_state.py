@@ -14,7 +14,6 @@ from ftslurm.core.state.model import (
     ALL,
     Allocation,
     Comparisons,
-    Drills,
     Ending,
     JobPool,
     Lineage,
@@ -40,7 +39,7 @@ class RunState(Value):
     standstill: Standstill = field(default=Standstill())
     paced: bool = False  # a group has reported how fast it is since all were compared (slow.py)
     compared: float = -inf  # when they were
-    drills: Drills = field(default=Drills())
+    injected: frozenset[int] = frozenset()  # indices of the planned drills that are done
     comparisons: Comparisons = field(default=Comparisons())
     lighthouse_url: str | None = None  # empty: there is none
     released: bool = False  # all groups have started: later ones do not wait for one another

@@ -212,9 +212,6 @@ class Turn:
     def set_job_pool(self, **fields: Any) -> None:
         self.set(job_pool=self._with(self.state.job_pool, fields))
 
-    def set_drills(self, **fields: Any) -> None:
-        self.set(drills=_with(self.state.drills, fields))
-
     def fail(self, reason: str) -> None:
         """Bring the run to an end, as failed."""
         self.set(ending=Ending(RunOutcome.FAILED, reason))

@@ -12,7 +12,7 @@ import pytest
 import yaml
 
 from ftslurm.config.compose import compose, to_config
-from ftslurm.config.schema import AUTO, Config, RandomFaults, shipped
+from ftslurm.config.schema import AUTO, Config, Fault, shipped
 from ftslurm.errors import ConfigError
 
 PRESETS = sorted(path for path in shipped("conf").glob("*/*.yaml"))
@@ -30,7 +30,7 @@ ALONE = ("diloco", "hsdp", "localsgd")
 TOGETHER = [
     "job=ddp cluster=array faults=kill_one lighthouse=ftslurm restart=never standby=none",
     "job=torchtitan cluster=auto faults=none lighthouse=torchft restart=on_failure standby=one",
-    "job=script cluster=local faults=random standby=auto",
+    "job=script cluster=local faults=kill_one job.total_steps=9 standby=auto",
     "job=parameter_server cluster=slurm lighthouse=none standby=each",
     *(f"job={kind}" for kind in ALONE),
 ]
@@ -75,9 +75,9 @@ def test_without_a_word_no_drill_and_no_standby_and_a_limit_for_hangs_that_is_le
 
 
 def test_the_presets_for_what_fails_switch_it_on() -> None:
-    config = composed(*JOB, "standby=one", "faults=random")
+    config = composed(*JOB, "standby=one", "faults=kill_one")
     assert changed(config, "standby") == {"count": 1}
-    assert changed(config, "faults") == {"random": RandomFaults(60, ["kill", "term"])}
+    assert changed(config, "faults") == {"plan": [Fault(group=1, at=0.5)]}
     (fault,) = composed(*JOB, "faults=kill_one").faults.plan
     assert (fault.kind, fault.group, fault.at, fault.rank) == ("kill", 1, 0.5, 0)
 

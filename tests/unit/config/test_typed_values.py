@@ -11,7 +11,7 @@ from fuzz import VALUES, tried
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ftslurm.config.schema import Config, HookConfig, RandomFaults
+from ftslurm.config.schema import Config, Fault, HookConfig
 from ftslurm.config.setting_names import every_key, kinds
 from ftslurm.config.typed_values import made
 from ftslurm.errors import ConfigError
@@ -90,7 +90,7 @@ def test_any_value_becomes_one_of_the_type_or_is_refused_by_its_key(key: str, va
         ("groups.count", "1e3", 1000),
         ("job.args", {"a": [1, 2.5], "b": {"c": None}, "d": False}, {"a": ["1", "2.5"], "b": {"c": None}, "d": False}),
         ("hooks.on_event", ["a", ["b", 1], {"command": "c"}], ["a", ["b", "1"], HookConfig("c")]),
-        ("faults.random", {"mean_s": 60}, RandomFaults(60.0)),
+        ("faults.plan", [{"at": 60, "kind": "stop"}], [Fault("stop", at=60.0)]),
     ],
 )
 def test_what_can_be_read_as_the_type_is(key: str, given_: object, expected: object) -> None:

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from ftslurm.config.schema import Config, Fault, RandomFaults, Range
+from ftslurm.config.schema import Config, Fault, Range
 from ftslurm.config.validate import check
 from ftslurm.errors import ConfigError
 
@@ -149,10 +149,10 @@ def test_every_number_of_the_configuration_has_a_smallest_value() -> None:
         ({"health__compare_every": -1}, ["health.compare_every=-1"]),
         # drills
         (
-            {"lighthouse__kind": "none", "faults__random": RandomFaults(60, ["lighthouse"])},
+            {**SERVED, "faults__plan": [Fault(kind="lighthouse", at=5)]},
             ["faults", "lighthouse.kind=none"],
         ),
-        ({"lighthouse__kind": "none", "faults__plan": [Fault(group=0, at=5)]}, ["faults.plan", "faults.random"]),
+        ({"lighthouse__kind": "none", "faults__plan": [Fault(group=0, at=5)]}, ["faults.plan", "`ftslurm inject`"]),
         ({"faults__plan": [Fault(group=2, at=5)]}, ["faults.plan", "groups.count=2"]),
         ({"faults__plan": [Fault(group=-1, at=5)]}, ["faults.plan"]),
         ({"faults__plan": [Fault(group=0, at=5, rank=1)]}, ["faults.plan", "rank"]),

@@ -21,7 +21,7 @@ from fuzz import numbers
 from histories import CHECKPOINT, FOREIGN, Story
 from steps import ANN
 
-from ftslurm.config.schema import Fault, RandomFaults, nodes_needed
+from ftslurm.config.schema import Fault, nodes_needed
 from ftslurm.core.groups.finishing import TOGETHER_S
 from ftslurm.core.groups.launching import over_from
 from ftslurm.core.rules import begin
@@ -59,7 +59,6 @@ class World:
         config.faults.plan = [Fault(group=0, at=5.0)] * dice.randint(0, 1)
         self.checker = random.Random(f"checks {seed}")
         config.health.preflight = self.checker.choice([[], [], [["check"]]])
-        config.faults.random = dice.choice([None, None, RandomFaults(10.0, ["kill", "lighthouse"])])
         config.standby.count, config.groups.bind = dice.choice([0, 1, 2]), dice.choice(["auto", "none"])
         config.heartbeat_s = 1.0
         config.health.lost_after_s, config.orphan_after_s = dice.choice([(math.inf, math.inf), (4.0, 12.0)])

@@ -22,11 +22,9 @@ from histories import (
     stop,
     store,
 )
-from steps import A0, A1, ANN, B0, B1, C0, LIGHT0
+from steps import A0, ANN, B0, B1, LIGHT0
 
-from ftslurm.config.schema import Fault, RandomFaults
-from ftslurm.core.groups import fault_drills
-from ftslurm.core.groups.reports import TOLD_S
+from ftslurm.config.schema import Fault
 from ftslurm.core.state import actions as act
 from ftslurm.core.state import events as ev
 from ftslurm.protocol import messages as msg
@@ -129,51 +127,6 @@ def test_two_faults_of_one_step_are_both_done() -> None:
         act.Send(LIGHT0, msg.Inject("kill", 0)),
         act.Send(B0, msg.Inject("kill", 0)),
     ]
-
-
-# --- the random stream -----------------------------------------------------------------------------------------------
-
-RANDOM = config(faults={"random": RandomFaults(20.0, ["stop", "node"], 3)})
-
-
-def due() -> list[float]:
-    found = [fault_drills.draw(RANDOM, index) for index in range(4)]
-    return [5 + drill.at for drill in found if drill is not None]  # the first step is committed at 5
-
-
-def test_random_faults_come_when_they_are_due_counted_from_the_first_step() -> None:
-    story = play(*RUNNING[:-1], (due()[-1] + 0.1,), config=RANDOM)
-    assert [time for time, action in story.done if is_a(action, msg.Inject)] == due()
-    assert {record["by"] for record in story.records("fault_injected")} == {"faults.random"}
-
-
-def test_nothing_is_due_before_the_first_step_and_then_the_first_fault() -> None:
-    before = play(*STARTED, config=RANDOM)
-    assert before.state.wakes == TOLD_S  # when what the groups wait for is looked at
-    after = play(*RUNNING[:-1], config=RANDOM)
-    assert after.state.wakes == due()[0]
-
-
-def test_those_that_were_missed_by_a_late_controller_are_made_up_for() -> None:
-    story = play(*RUNNING[:-1], config=RANDOM)
-    story.turn(due()[-1] + 0.1, [])
-    assert len(story.all(msg.Inject)) == 4
-
-
-def test_a_fault_that_finds_nobody_is_refused_and_counts() -> None:
-    policy = config(faults={"random": RandomFaults(20.0)}, restart={"max_per_group": 0}, groups={"min": 1})
-    story = play(*RUNNING[:-1], (6, killed(A0)), (500,), config=policy)
-    drawn = [fault_drills.draw(policy, index) for index in range(100)]
-    told = len(story.records("fault_injected")) + len(story.records("fault_refused"))
-    assert told == sum(5 + drill.at <= 500 for drill in drawn if drill is not None)
-    assert all(record["group"] == 0 for record in story.records("fault_refused"))
-    assert A1 not in {action.id for action in story.all(msg.Inject)}
-
-
-def test_the_stream_ends_with_the_run() -> None:
-    story = play(*RUNNING[:-1], (5.5, stop()), (500,), config=RANDOM)
-    assert story.all(msg.Inject) == []
-    assert C0 not in {action.id for action in story.all(act.Cancel)}
 
 
 def drilled(**fault: float) -> list[float]:

@@ -403,7 +403,7 @@ def test_a_run_that_was_scaled_has_as_many_groups_and_drills_are_not_done_twice(
     more = past(live(A0), groups=3, drilled=2)
     story = play((10, opening(more)), config=array(groups={"max": 3}))
     assert [unit.name for unit in story.state.groups] == ["group-0000", "group-0001", "group-0002"]
-    assert story.state.drills.injected == {0, 1}
+    assert story.state.injected == {0, 1}
     fewer = play((10, opening(past(live(A0), groups=1))), config=array())
     assert (len(fewer.state.groups), dict(fewer.state.parked)) == (1, {"group-0001": 0})
 

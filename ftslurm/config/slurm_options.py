@@ -6,6 +6,7 @@ that is not here is of a newer Slurm or of a site's plugin: it is passed on.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
@@ -21,11 +22,14 @@ _SBATCH_OURS = {
     "signal": _SIGNAL,
     "requeue no-requeue": "use cluster.requeue",
     "no-kill": "a job of several groups outlives a lost node, and that of a single group does not",
-    "nodes ntasks ntasks-per-node": "it follows from groups.count, groups.nodes, groups.per_node, cluster.spare_nodes",
+    "nodes ntasks ntasks-per-gpu ntasks-per-node": (
+        "it follows from groups.count, groups.nodes, groups.per_node, cluster.spare_nodes"
+    ),
     "job-name": "use run.name",
     "output error open-mode": "the output of the jobs is in the run directory, in submitit/",
 }
 _SBATCH_NEVER = {
+    "gpus gpus-per-socket gpus-per-task tres-per-task": "with it no step of a group can start; use groups.gpus",
     "array help test-only usage version wait wrap": _SINGLE,
     "container external": "the job runs the controller; cluster.container_image is for workers",
 }
@@ -33,14 +37,13 @@ _SBATCH_NEVER = {
 ONCE = ("begin", "dependency", "hold")
 _SBATCH_PASSED = """
     account acctg-freq batch bb bbf chdir cluster-constraint clusters comment consolidate-segments constraint
-    contiguous core-spec cores-per-socket cpu-freq cpus-per-gpu cpus-per-task deadline delay-boot distribution exclude
-    exclusive export export-file extra extra-node-info get-user-env gid gpu-bind gpu-freq gpus gpus-per-node
-    gpus-per-socket gpus-per-task gres gres-flags hint ignore-pbs input kill-on-invalid-dep licenses mail-type
-    mail-user mcs-label mem mem-bind mem-per-cpu mem-per-gpu mincpus network nice nodefile nodelist ntasks-per-core
-    ntasks-per-gpu ntasks-per-socket oom-kill-step overcommit oversubscribe parsable partition power prefer priority
-    profile propagate qos quiet reboot reservation resv-ports segment sockets-per-node spread-job spread-segments
-    stepmgr switches thread-spec threads-per-core time time-min tmp tres-bind tres-per-task uid use-min-nodes verbose
-    wait-all-nodes wckey
+    contiguous core-spec cores-per-socket cpu-freq cpus-per-gpu cpus-per-task deadline delay-boot distribution
+    exclude exclusive export export-file extra extra-node-info get-user-env gid gpu-bind gpu-freq gpus-per-node gres
+    gres-flags hint ignore-pbs input kill-on-invalid-dep licenses mail-type mail-user mcs-label mem mem-bind
+    mem-per-cpu mem-per-gpu mincpus network nice nodefile nodelist ntasks-per-core ntasks-per-socket oom-kill-step
+    overcommit oversubscribe parsable partition power prefer priority profile propagate qos quiet reboot reservation
+    resv-ports segment sockets-per-node spread-job spread-segments stepmgr switches thread-spec threads-per-core
+    time time-min tmp tres-bind uid use-min-nodes verbose wait-all-nodes wckey
 """
 
 _SRUN = {
@@ -70,6 +73,10 @@ _SHORT = """
     N=nodes n=ntasks r=relative X=disable-status K=kill-on-bad-exit k=no-kill W=wait I=immediate t=time h=help V=version
 """
 _FLAGS = "EHOQVXZhlsuv"
+_BARE = (
+    "srun would run it as the program; write an option and its value as one word, in quotes if it has a comma, as in "
+    "'cluster.srun=[--mpi=pmix,\"--export=ALL,A=1\"]'"
+)
 
 
 def _by_name(table: Mapping[str, str]) -> dict[str, str]:
@@ -106,10 +113,13 @@ def refused_of_sbatch(options: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
 def refused_of_srun(words: Sequence[str]) -> Iterator[tuple[str, str]]:
     """Yield what is wrong with arguments of srun: the word, and why."""
     for word in words:
+        if not re.match("--?[A-Za-z]", word):
+            yield word, _BARE
         for name in _names(word):
             if why := refusal(SRUN, name):
                 yield word, why
-        if word.startswith("--export=") and not word.startswith("--export=ALL"):
+        option, _, value = word.partition("=")
+        if option == "--export" and value.split(",")[0] != "ALL":
             yield word, "the workers need their variables; set yours with job.env"
 
 

@@ -268,7 +268,7 @@ def _launched(record: records.StepLaunched, status: RunStatus) -> str | None:
             return f"{what} goes on as attempt {attempt} on {nodes} with the warm standby{after}"
         where = f"on {nodes}" if record.nodes else "beside the controller"
         return f"{what} relaunched as attempt {attempt} {where}{after}"
-    if group is None or status.first_step is not None or any(g.attempt is None for g in status.groups):
+    if group is None or group.retried or status.first_step is not None or any(g.attempt is None for g in status.groups):
         return None  # one line when all are launched; a later group gets its line at its first step
     everywhere = few(tuple(dict.fromkeys(node for g in status.groups for node in g.nodes)))
     return f"{every(len(status.groups))} launched on {everywhere}"

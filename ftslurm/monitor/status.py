@@ -63,6 +63,7 @@ class GroupStatus:
     restarts: int = 0  # after failures
     recovery: Recovery | None = None  # the restart that its last attempt is, if it is one
     again: bool = False  # this attempt follows another one of this start of the job
+    retried: bool = False  # Slurm refused to launch this attempt before
     steps_per_s: float | None = None  # over the last 10 s
     last: StepExited | None = None  # how its last attempt ended that had worked, or has failed
     given_up: str | None = None  # why it gets no other attempt

@@ -158,7 +158,8 @@ class StatusFold(Fold):
             name, _, attempt = record.standby.partition("/")
             self._unit_ended(name, int(attempt) if attempt.isdecimal() else -1)
         group = self._group(record.group)
-        if record.attempt != group.attempt:  # else Slurm had refused it before
+        group.retried = record.attempt == group.attempt
+        if not group.retried:
             self._restarts(group, record)
         runs_at_once = record.standby is not None and status.lighthouse is None  # it need not report
         group.turn(Phase.RUNNING if runs_at_once else Phase.STARTING, self.time)

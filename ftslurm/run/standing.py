@@ -130,7 +130,8 @@ def _between(facts: Facts) -> Standing:
     if (job := facts.waits) is not None:
         reason = job.reason + ": Slurm holds a requeued job for two minutes" * (job.reason == "BeginTime")
         why = f" ({visible(reason)})" if reason not in ("", "None") else ""
-        note = f"Slurm job {job.name} is waiting in the queue{why}"
+        held = f"; release it with: scontrol release {job.name}" if "requeued" in job.reason else ""
+        note = f"Slurm job {job.name} is waiting in the queue{why}{held}"
     elif known:
         starts = f": {starting}" if job_states.state(known[0].state).runs else ""
         note = f"Slurm job {known[0].name} is {known[0].state}{starts}"

@@ -177,6 +177,8 @@ def unless_refused(run: RunDir, ask: Callable[[], None]) -> None:
 def explained(refusal: object, options: Mapping[str, Any]) -> str:
     """Return sbatch's words with the settings that they may mean, and with what the partition offers."""
     options = {key: value for key, value in options.items() if (key, value) != ("cpus-per-task", 1)}
+    if "unrecognized option" in str(refusal):
+        return f"{refusal} (cluster.sbatch)"
     words, asked = str(refusal).lower(), [option for option in _SET_BY if option in options]
     meant = [option for option in asked if _CALLED.get(option, option) in words] or asked
     named = [f"{_SET_BY[option]}={options[option]}" for option in meant]

@@ -94,6 +94,13 @@ def test_what_squeue_says_decides_how_an_open_run_stands(
     assert (row.state, row.note) == (expected, note)
 
 
+@pytest.mark.parametrize("reason", ["job requeued in held state", "launch failed requeued held"])
+def test_a_job_that_is_held_after_a_requeue_is_shown_with_its_release(tmp_path: Path, reason: str) -> None:
+    run = new_run(tmp_path, "a", on_slurm())
+    row = brief(entry(run), squeue(run, queued(run, "PENDING", reason=reason)))
+    assert row.note == f"Slurm job 81 is waiting in the queue ({reason}); release it with: scontrol release 81"
+
+
 def test_without_an_answer_of_slurm_no_run_is_lost(tmp_path: Path) -> None:
     assert brief(entry(new_run(tmp_path, "a", on_slurm(), alive=True))).state == "running"
     assert brief(entry(new_run(tmp_path, "b", on_slurm()))).state == "silent"

@@ -102,7 +102,10 @@ SHORT = [
 ]
 
 
-@pytest.mark.parametrize("word", [*SHORT, "--unbuf", "--kill-on", "--sig=TERM@60", "--export=NONE", "--export=A=1"])
+@pytest.mark.parametrize(
+    "word",
+    [*SHORT, "--unbuf", "--kill-on", "--sig=TERM@60", "--export=NONE", "--export=A=1", "--export", "--export=ALLES"],
+)
 def test_short_and_shortened_arguments_of_srun_are_refused_too(word: str) -> None:
     assert bool(refused(word)) == (word != "-O")
 
@@ -123,6 +126,18 @@ PLAIN = [
 @pytest.mark.parametrize("word", PLAIN)
 def test_all_other_arguments_of_srun_are_passed_on(word: str) -> None:
     assert not refused(word)
+
+
+@pytest.mark.parametrize("words", [["--export", "NONE"], ["-J", "x"], ["--export=ALL", "Q=1"], ["-"], ["--"]])
+def test_a_word_that_srun_would_run_as_the_program_is_refused(words: list[str]) -> None:
+    assert any("srun would run it as the program" in refused(word) for word in words)
+
+
+@pytest.mark.parametrize("option", ["gpus", "gpus_per_task", "gpus-per-socket", "tres-per-task"])
+def test_gpus_that_are_not_counted_per_node_are_refused_with_the_setting_to_use(option: str) -> None:
+    assert "use groups.gpus" in refused(**{option: 2})
+    assert not refused(**{"gpus-per-node": "a100:2"})
+    assert not refused(gres="gpu:2")
 
 
 def test_the_page_names_each_option_that_is_refused() -> None:

@@ -167,6 +167,12 @@ def test_a_group_that_comes_late_is_news_and_the_first_quorum_is_told_once() -> 
     ]
 
 
+def test_a_launch_that_is_tried_again_is_not_the_launch_of_all_groups() -> None:
+    refused = ex.event(2, "launch_refused", unit="group-0001", group=1, attempt=0, reason="srun: busy", again_s=2.0)
+    said = told([ex.started(2), *(ex.launched(1, g) for g in (0, 1)), refused, ex.launched(4, 1)])
+    assert sum("launched on" in line for line in said) == 1
+
+
 def test_sixty_four_groups_start_in_three_lines() -> None:
     lines = [ex.started(64), *(ex.launched(1, g) for g in range(64)), *(ex.ready(2, g) for g in range(64))]
     said = told([*lines, *(ex.joined(3, g, 1, participants=64) for g in range(64))])

@@ -109,7 +109,8 @@ def test_further_options_are_the_users(sbatch: dict[str, Any], asked: dict[str, 
 
 
 @pytest.mark.parametrize(
-    "sbatch", [{"gres": "gpu:a100:4"}, {"exclusive": True}, {"mem_per_gpu": "10G"}, {"gpus": 4}, {"tres-per-node": "x"}]
+    "sbatch",
+    [{"gres": "gpu:a100:4"}, {"exclusive": True}, {"mem_per_gpu": "10G"}, {"gpus_per_node": 4}, {"tres-per-node": "x"}],
 )
 def test_what_groups_need_of_a_node_is_not_asked_for_the_controllers_own_job(sbatch: dict[str, Any]) -> None:
     made = config(groups={"gpus": 4}, cluster={"kind": "array", "sbatch": sbatch | {"mail-type": "END"}})
@@ -119,11 +120,16 @@ def test_what_groups_need_of_a_node_is_not_asked_for_the_controllers_own_job(sba
     assert wanted.keys().isdisjoint(own)
     assert (own["mem"], own["mail-type"]) == ("1G", "END")
     assert wanted.items() <= of_a_group.items()
-    assert ("gpus-per-node" in of_a_group) != ("gres" in sbatch or "gpus" in sbatch)  # never two ways at once
+    assert ("gpus-per-node" in of_a_group) != ("gres" in sbatch)  # never two ways at once
     made.cluster.ranges = [Range("controller", partition="cpu", sbatch={"mem": "8G"})]
     assert job_options(made, RUN)["mem"] == "8G"
     assert job_options(made, RUN)["partition"] == "cpu"
     assert "partition" not in job_options(made, RUN, group=True)
+
+
+def test_an_option_that_sbatch_does_not_know_is_explained_by_nothing_else() -> None:
+    told = submit.explained("unrecognized option '--nonsense=1'", {"nodes": 2, "partition": "gpu"})
+    assert told == "unrecognized option '--nonsense=1' (cluster.sbatch)"
 
 
 @pytest.mark.parametrize("value", [False, None])

@@ -110,7 +110,7 @@ def _configure(before: Config, parent: RunDir, overrides: Sequence[str]) -> Conf
     before.run.dir, before.internal.parent, before.internal.pilots = None, str(parent.root), None
     before.faults.plan = []
     before.cluster.controller = "job"  # the allocation in which the parent's has run is gone
-    return compose.to_config(compose.compose(overrides, before)[0])
+    return compose.to_config(compose.compose(overrides, before))
 
 
 def _check_over(config: Config, run: RunDir) -> None:

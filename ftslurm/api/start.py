@@ -33,7 +33,7 @@ def submit(overrides: Sequence[str] = (), *, config_dir: str | os.PathLike[str] 
     if isinstance(overrides, str):
         raise ConfigError(f"overrides are a list of texts, as [{overrides!r}]")
     folder = None if config_dir is None else os.fspath(config_dir)
-    config = compose.to_config(compose.compose(overrides, config_dir=folder)[0])
+    config = compose.to_config(compose.compose(overrides, config_dir=folder))
     if config.cluster.controller == "here":
         raise ConfigError(
             "cluster.controller=here runs the controller in this process until the run ends: use it with the command "

@@ -14,7 +14,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from ftslurm.api import submitting
-from ftslurm.cli.run_verb import each, tell
+from ftslurm.cli.run_verb import configs, each, tell
 from ftslurm.code import provenance
 from ftslurm.code.survey import survey
 from ftslurm.config import ladder
@@ -67,7 +67,7 @@ WITHOUT_CONTROLLER = (
 
 def main(args: argparse.Namespace) -> int:
     """Print the plan, with -m one plan for each combination."""
-    return each(args, _print_plan)
+    return each(configs(args), _print_plan)
 
 
 def _print_plan(config: Config) -> int:

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import argparse
 import os
+import secrets
 import sys
+import time
 from collections.abc import Callable
 
 from ftslurm.api import submitting
@@ -21,26 +23,29 @@ from ftslurm.submission import preflight, submit
 
 def main(args: argparse.Namespace) -> int:
     """Start a run, or with -m one run for each combination. Return the highest exit code."""
-    if not args.multirun:
-        return each(args, start)
-    from ftslurm.cli.sweep import Sweep
+    runs = configs(args)
+    if args.multirun and runs:  # `list` and `stop` know them by this name
+        name = f"sweep-{time.strftime('%Y%m%d-%H%M%S')}-{secrets.token_hex(2)}"
+        print(f"sweep {name}; its runs: ftslurm list --sweep {name}", file=sys.stderr)
+        for config in runs:
+            config.internal.sweep = name
+    return each(runs, start)
 
-    sweep = Sweep(start)
-    return each(args, sweep.run, sweep)
+
+def configs(args: argparse.Namespace) -> list[Config]:
+    """Return the checked configuration of each run. With --cfg, print them and return none."""
+    words, folder = args.overrides, args.config_dir
+    runs = compose.sweep(words, config_dir=folder) if args.multirun else [compose.compose(words, config_dir=folder)]
+    if args.cfg is None:
+        return list(map(compose.to_config, runs))
+    print(*map(compose.dump, runs), sep="\n")
+    return []
 
 
-def each(args: argparse.Namespace, task: Callable[[Config], int], evaluation: compose.Evaluation | None = None) -> int:
-    """Do the task with the configuration that a command line gives, with -m with each; only print it with --cfg.
-
-    All are checked before the first task. Return the highest exit code; after Ctrl-C (130) no further task is done.
-    """
-    runs = evaluation if args.cfg is None else None
-    configs = compose.compose(args.overrides, evaluation=runs, config_dir=args.config_dir, multirun=args.multirun)
-    if args.cfg is not None:
-        print(*map(compose.dump, configs), sep="\n")
-        return 0
+def each(runs: list[Config], task: Callable[[Config], int]) -> int:
+    """Do the task with each. Return the highest exit code; after Ctrl-C (130) no further task is done."""
     codes = [0]
-    for config in list(map(compose.to_config, configs)):
+    for config in runs:
         codes.append(task(config))
         if codes[-1] == 130:
             break
@@ -55,14 +60,12 @@ def tell(notes: list[str]) -> None:
 
 def start(
     config: Config,
-    sweep: bool = False,
     create: Callable[[Config], RunDir] = submit.create,
     judge: bool = True,
 ) -> int:
     """Submit one run and follow it. Return its exit code.
 
     Args:
-        sweep: others follow.
         create: creates the run directory.
         judge: as for ftslurm.api.submitting.settle.
 
@@ -81,10 +84,10 @@ def start(
     if here:
         return _control_here(config, create)
     with Interrupts() as interrupts:
-        return _launch_and_follow(config, create, sweep, interrupts)
+        return _launch_and_follow(config, create, interrupts)
 
 
-def _launch_and_follow(config: Config, create: Callable[[Config], RunDir], sweep: bool, interrupts: Interrupts) -> int:
+def _launch_and_follow(config: Config, create: Callable[[Config], RunDir], interrupts: Interrupts) -> int:
     """Start the controller, and follow the run if the user wants that. Return the exit code."""
     if config.local:  # sbatch may take long
         interrupts.hold()
@@ -93,7 +96,7 @@ def _launch_and_follow(config: Config, create: Callable[[Config], RunDir], sweep
     say(f"run {run.root}" + ("" if config.local else f", Slurm job {run.job()}"))
     follow = config.follow
     if follow is None:
-        follow = config.local or (sys.stdout.isatty() and not sweep)
+        follow = config.local or (sys.stdout.isatty() and config.internal.sweep is None)
     if not follow:
         say(f"follow it with: ftslurm status -w {run.root}")
         return 0

@@ -3,15 +3,14 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import asdict
 from itertools import product
 from operator import attrgetter
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 from ftslurm.config import hydra_adapter, merging, notation, sweep_names
-from ftslurm.config.hydra_adapter import Value
 from ftslurm.config.notation import Override
 from ftslurm.config.schema import Config, Internal, shipped
 from ftslurm.config.setting_names import INTERNAL, no_setting, paths
@@ -22,87 +21,69 @@ from ftslurm.errors import ConfigError
 from ftslurm.security import owned_files
 
 
-class Evaluation(Protocol):
-    """What runs the runs of a sweep whose sweeper wants their values (hydra/sweeper=optuna)."""
-
-    def values(self, configs: Sequence[Config]) -> Sequence[Value]:
-        """Run some, and return what each script has reported."""
-
-    def conclude(self, best: str) -> None:
-        """End the sweep; `best` is what the sweeper says of its runs, "" if nothing."""
-
-
-def compose(
-    words: Sequence[str],
-    base: Config | None = None,
-    evaluation: Evaluation | None = None,
-    *,
-    config_dir: str | None = None,
-    multirun: bool = False,
-) -> list[Config]:
-    """Compose the configuration of every combination, with checked types; without those that `evaluation` has run.
+def compose(words: Sequence[str], base: Config | None = None, *, config_dir: str | None = None) -> Config:
+    """Compose the configuration of one run, with checked types.
 
     Args:
         base: the configuration that the overrides change, as that of an earlier run; a preset replaces its section.
-        evaluation: runs what a sweeper wants to know the value of.
         config_dir: a folder with presets of the user's own.
-        multirun: there is one for each combination of values.
 
     Raises:
         ConfigError: unknown key or preset, or wrong type.
     """
-    folders = [shipped("conf"), *([] if config_dir is None else [Path(config_dir).absolute()])]
-    if not os.path.isdir(folders[-1]):
-        raise ConfigError(f"--config-dir {config_dir}: there is no such folder")
+    folders = _folders(config_dir)
     given = [notation.parse(word, folders) for word in words]
-    swept = {one.word: notation.for_sweeper(one) for one in given if notation.is_swept(one, multirun)}
-    fixed = {sweep_names.key(one.word): one for one in given if one.word not in swept}
-    defaults = asdict(Config()) if base is None else _mapping(base)
-    internal = defaults.pop(INTERNAL)
-    presets = [one.key for one in given if not one.kinds]
-    defaults = {name: value for name, value in defaults.items() if base is None or name not in presets}
-    runs: list[Config] = []
+    for one in given:
+        notation.check_single(one)
+    (tree,) = _trees(words, [given], base, folders)
+    return _typed(tree)
 
-    def combine(given: Iterable[Override], suffix: str) -> None:
-        tree = hydra.compose([one.word for one in given if not one.kinds])
-        if INTERNAL in tree:
-            raise no_setting(INTERNAL)
-        for one in given:
-            tree = merging.put(tree, one) if one.kinds else tree
-        tree = {**tree, INTERNAL: internal}
+
+def sweep(words: Sequence[str], *, config_dir: str | None = None) -> list[Config]:
+    """Compose the configuration of every combination of values, as `compose` does that of one run."""
+    folders = _folders(config_dir)
+    choices = [notation.alternatives(notation.parse(word, folders)) for word in words]
+    combinations = list(product(*choices))
+    if not combinations:
+        raise ConfigError(f"{' '.join(words)}: there is no combination of these values, so nothing would run")
+    runs: list[Config] = []
+    for given, tree in zip(combinations, _trees(words, combinations, None, folders), strict=True):
+        suffix = sweep_names.suffix([one for one, values in zip(given, choices, strict=True) if len(values) > 1])
         run = _typed(tree, suffix)
         if run.run.name in [other.run.name for other in runs]:
             run = _typed(tree, f"{len(runs)}-{suffix}")
         runs.append(run)
-        _check_apart(runs)
-
-    def evaluate(combinations: Sequence[Sequence[str]], first: int) -> Sequence[Value]:
-        assert evaluation is not None
-        for number, asked in enumerate(combinations, first):
-            words = [word for word in asked if sweep_names.key(word) not in fixed]
-            chosen = [again(word, notation.without_quotes(word.partition("=")[2])) for word in words]
-            combine([*fixed.values(), *chosen], sweep_names.suffix([one.word for one in chosen], (), number))
-        return evaluation.values(list(map(to_config, runs[-len(combinations) :])))
-
-    def again(word: str, text: str) -> Override:
-        return notation.parse(f"{word.partition('=')[0]}={text}", folders)
-
-    with hydra_adapter.opened(defaults, "config" if base is None else "resumed", folders, words) as hydra:
-        plain = [one.word for one in fixed.values() if not one.kinds]
-        if multirun and hydra.sweeper(plain) != "basic":
-            if evaluation is None:
-                raise ConfigError(
-                    "hydra/sweeper: which runs it asks for depends on the values of those before, and here nothing is "
-                    "run; name one combination instead"
-                )
-            evaluation.conclude(hydra.sweep([*plain, *swept.values()], evaluate))
-            return []
-        values = {word: [again(word, text) for text in hydra.alternatives(asked)] for word, asked in swept.items()}
-        for each in product(*(values.get(one.word, [one]) for one in given)):
-            combine(each, sweep_names.suffix([one.word for one in each], fixed) if multirun else "")
-    if not runs:
-        raise ConfigError(f"{' '.join(swept)}: there is no combination of these values, so nothing would run")
+    _check_apart(runs)
     return runs
+
+
+def _folders(config_dir: str | None) -> list[Path]:
+    """Return the folders of presets."""
+    folders = [shipped("conf"), *([] if config_dir is None else [Path(config_dir).absolute()])]
+    if not os.path.isdir(folders[-1]):
+        raise ConfigError(f"--config-dir {config_dir}: there is no such folder")
+    return folders
+
+
+def _trees(
+    words: Sequence[str], combinations: Sequence[Sequence[Override]], base: Config | None, folders: Sequence[Path]
+) -> list[dict[str, Any]]:
+    """Compose presets and settings, which are not resolved yet, for each combination of overrides."""
+    defaults = asdict(Config()) if base is None else _mapping(base)
+    internal = defaults.pop(INTERNAL)
+    if base is not None:
+        presets = [one.key for one in combinations[0] if not one.kinds]
+        defaults = {name: value for name, value in defaults.items() if name not in presets}
+    trees = []
+    with hydra_adapter.opened(defaults, "config" if base is None else "resumed", folders, words) as presets_of:
+        for given in combinations:
+            tree = presets_of(*(one.word for one in given if not one.kinds))
+            if INTERNAL in tree:
+                raise no_setting(INTERNAL)
+            for one in given:
+                tree = merging.put(tree, one) if one.kinds else tree
+            trees.append({**tree, INTERNAL: internal})
+    return trees
 
 
 def _check_apart(runs: Sequence[Config]) -> None:

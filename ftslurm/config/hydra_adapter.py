@@ -1,27 +1,25 @@
 """Compose presets and overrides with Hydra.
 
-Only this module and our plugin of Hydra's (hydra_plugins/ftslurm_launcher) use Hydra, and this one its object for an
-application, which is private: `hydra.compose` knows no sweeps and no folder of the user's. pyproject.toml bounds
-Hydra's version to those with which it was tried (docs/versions.md).
+Only this module uses Hydra, and all that is private of it here is how it reads a file; pyproject.toml bounds Hydra's
+version to those with which it was tried (docs/versions.md).
 
 Hydra composes presets to plain mappings, which our loader has read (`read_yaml`): it knows neither our keys nor
-our types, and gets no override of a setting. A sweeper that chooses values gets those that it is to choose from.
+our types, and gets no override of a setting.
 """
 
 from __future__ import annotations
 
 import re
-import tempfile
 import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import cache
 from pathlib import Path
-from types import SimpleNamespace
-from typing import Any, TextIO, TypeAlias
+from typing import Any, TextIO
 
+from ftslurm.config.notation import in_quotes
 from ftslurm.config.typed_values import PLAIN
-from ftslurm.errors import ConfigError, FtslurmError
+from ftslurm.errors import ConfigError
 
 # What Hydra and its plugins raise of what they cannot understand.
 _BY_ACCIDENT = (AttributeError, TypeError, KeyError, ImportError, AssertionError, RecursionError)
@@ -29,78 +27,11 @@ _YAML = "tag:yaml.org,2002:"
 _ALONE = threading.RLock()  # Hydra's state belongs to the whole process
 
 
-# What a script has reported: one number, one for each objective, or why there is none.
-Value: TypeAlias = "float | list[float] | FtslurmError"
-
-
-class Hydra:
-    """One application of Hydra's. It knows presets, and what a sweep is; settings are changed elsewhere."""
-
-    def __init__(self, application: Any, name: str) -> None:
-        """Set the application, and the name of the file of conf/ that says which presets it begins with."""
-        self._application, self._name = application, name
-        self._compose = cache(self._composed)
-
-    def compose(self, words: Sequence[str]) -> dict[str, Any]:
-        """Return what these overrides compose, not resolved; nobody changes it."""
-        return self._compose(*words)[0]
-
-    def sweeper(self, words: Sequence[str]) -> str:
-        """Return the name of the sweeper that these overrides choose."""
-        return self._compose(*words)[1]
-
-    def _composed(self, *words: str) -> tuple[dict[str, Any], str]:
-        from hydra.types import RunMode
-        from omegaconf import OmegaConf
-
-        config = self._application.compose_config(self._name, list(words), RunMode.RUN)
-        tree: Any = OmegaConf.to_container(config, resolve=False)
-        return tree, tree.pop("hydra")["runtime"]["choices"]["hydra/sweeper"]
-
-    def alternatives(self, word: str) -> list[str]:
-        """Return the values of an override that has several, for a sweep of all combinations."""
-        from hydra.core.override_parser.overrides_parser import OverridesParser
-        from hydra.core.override_parser.types import QuotedString
-
-        parsed = OverridesParser.create(self._application.config_loader).parse_override(word)
-        if parsed.is_interval_sweep():
-            raise ConfigError(f"{word}: only a sweeper that chooses values takes an interval, as hydra/sweeper=optuna")
-        return [one.text if isinstance(one, QuotedString) else str(one) for one in parsed.sweep_iterator()]
-
-    def sweep(self, words: Sequence[str], run: Callable[[Sequence[Sequence[str]], int], Sequence[Value]]) -> str:
-        """Have a sweeper choose combinations of overrides. Return what it says of the best, "" if it says nothing.
-
-        Args:
-            run: runs some, the first of which has this number.
-        """
-        from hydra.core.config_store import ConfigStore
-        from hydra.core.plugins import Plugins
-        from hydra.core.utils import JobReturn, JobStatus
-        from omegaconf import OmegaConf
-
-        from hydra_plugins.ftslurm_launcher import FtslurmLauncher
-
-        def launch(combinations: Sequence[Sequence[str]], first: int) -> Sequence[Any]:
-            return [
-                JobReturn(words, status=JobStatus(1 + isinstance(value, FtslurmError)), _return_value=value)
-                for words, value in zip(combinations, run(combinations, first), strict=True)
-            ]
-
-        Plugins.instance().register(FtslurmLauncher)  # an editable installation hides it from Hydra
-        target = f"{FtslurmLauncher.__module__}.{FtslurmLauncher.__name__}"
-        ConfigStore.instance().store(group="hydra/launcher", name="ftslurm", node={"_target_": target})
-        with tempfile.TemporaryDirectory(prefix="ftslurm-") as scratch:
-            # A sweep writes a multirun.yaml somewhere, and `plan` must leave nothing behind.
-            own = [f"hydra.sweep.dir='{scratch}'", "hydra/launcher=ftslurm"]
-            task = SimpleNamespace(launch=launch)
-            self._application.multirun(self._name, task, [*own, *words], with_log_configuration=False)
-            results = Path(scratch, "optimization_results.yaml")
-            return OmegaConf.to_yaml(OmegaConf.load(results)) if results.exists() else ""
-
-
 @contextmanager
-def opened(defaults: Mapping[str, Any], name: str, folders: Sequence[Path], given: Sequence[str]) -> Iterator[Hydra]:
-    """Yield an application.
+def opened(
+    defaults: Mapping[str, Any], name: str, folders: Sequence[Path], given: Sequence[str]
+) -> Iterator[Callable[..., dict[str, Any]]]:
+    """Yield a function of overrides that choose presets. It returns what they compose, not resolved, never modified.
 
     Args:
         defaults: the configuration without presets and overrides.
@@ -111,18 +42,35 @@ def opened(defaults: Mapping[str, Any], name: str, folders: Sequence[Path], give
     Raises:
         ConfigError: Hydra has refused something.
     """
+    from hydra import compose, initialize_config_dir
+    from hydra._internal.sources_registry import SourcesRegistry
     from hydra.core.config_store import ConfigStore
+    from hydra.core.plugins import Plugins
     from hydra.errors import HydraException
+    from omegaconf import OmegaConf
     from omegaconf.errors import OmegaConfBaseException
     from yaml import YAMLError
 
-    try:
-        with _ALONE, _application(folders) as application:
-            ConfigStore.instance().store(name="schema", node=dict(defaults))
-            yield Hydra(application, name)
-    except (HydraException, OmegaConfBaseException, YAMLError, OSError, ValueError, *_BY_ACCIDENT) as error:
-        line = " ".join(" ".join(given).split())  # one line, whatever a value holds
-        raise ConfigError(f"{_why(error)} (given: {line})") from error
+    Plugins.instance()  # registers Hydra's own sources when it is first asked for
+    store, sources = ConfigStore.instance(), SourcesRegistry.instance()
+    own = [f"hydra.searchpath=[{in_quotes(f'file://{folder}')}]" for folder in folders[1:]]
+
+    @cache
+    def composed(*words: str) -> Any:
+        return OmegaConf.to_container(compose(name, [*own, *words]), resolve=False)
+
+    with _ALONE:
+        before = dict(store.repo), dict(sources.types)
+        try:
+            sources.types["file"] = _files()
+            store.store(name="schema", node=dict(defaults))
+            with initialize_config_dir(str(folders[0]), "ftslurm", "1.3"):
+                yield composed
+        except (HydraException, OmegaConfBaseException, YAMLError, OSError, ValueError, *_BY_ACCIDENT) as error:
+            line = " ".join(" ".join(given).split())  # one line, whatever a value holds
+            raise ConfigError(f"{_why(error)} (given: {line})") from error
+        finally:
+            store.repo, sources.types = before
 
 
 def _why(error: Exception) -> str:
@@ -136,33 +84,6 @@ def _why(error: Exception) -> str:
     if isinstance(error, RecursionError):
         return "a preset has itself in its defaults, maybe by way of another one"
     return ": ".join(filter(None, map(first_lines, filter(None, [error, error.__cause__]))))
-
-
-@contextmanager
-def _application(folders: Sequence[Path]) -> Iterator[Any]:
-    """Yield an application of Hydra's. The caller may be another one, or a notebook that uses Hydra: its global state
-    is put away."""
-    from hydra import version
-    from hydra._internal.hydra import Hydra
-    from hydra._internal.sources_registry import SourcesRegistry
-    from hydra._internal.utils import create_config_search_path
-    from hydra.core.config_search_path import SearchPathQuery
-    from hydra.core.config_store import ConfigStore
-    from hydra.core.global_hydra import GlobalHydra
-    from hydra.core.hydra_config import HydraConfig
-
-    settings, store, sources = HydraConfig.instance(), ConfigStore.instance(), SourcesRegistry.instance()
-    path = create_config_search_path(str(folders[0]))
-    before = GlobalHydra.instance().hydra, settings.cfg, dict(store.repo), dict(sources.types)
-    for folder in folders[1:]:  # no override of hydra.searchpath: a folder may have any name
-        path.prepend("command-line", f"file://{folder}", SearchPathQuery(provider="schema"))
-    GlobalHydra.instance().clear()
-    version.setbase("1.3")
-    sources.types["file"] = _files()
-    try:
-        yield Hydra.create_main_hydra2("ftslurm", path)
-    finally:
-        GlobalHydra.instance().hydra, settings.cfg, store.repo, sources.types = before
 
 
 @cache

@@ -1,8 +1,8 @@
-"""Read what people type: `key=value` on a command line or in the API, and what a sweeper asks for.
+"""Read what people type: `key=value` on a command line or in the API.
 
 A setting's type decides how its value is read. Text arrives as the characters that were typed. Only these have a
 meaning in text: quotes around all of it, which are removed; `${...}`, the value of another setting; and in a sweep (-m)
-a comma. Brackets make a list or a mapping only where the schema has one. What is no setting is Hydra's, as it is.
+a comma. Brackets make a list or a mapping only where the schema has one. What chooses a preset is Hydra's, as it is.
 """
 
 from __future__ import annotations
@@ -10,6 +10,7 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -20,7 +21,7 @@ from ftslurm.errors import ConfigError
 
 # Quotes count where a word begins and ends: those in it's and 5" do not.
 _QUOTED = r"""(?<!\w)(?:"(?:[^"\\]|\\.)*"|'(?:[^'\\]|\\.)*')(?!\w)"""
-_SWEEP = r"(choice|shuffle|sort|tag|range|interval|glob)\((.*)\)"  # Hydra's notation of several values
+_SWEEP = r"(choice|range|shuffle|sort|tag|interval|glob)\((.*)\)"  # of several values; the last five only Hydra has
 
 
 class Override(NamedTuple):
@@ -29,7 +30,7 @@ class Override(NamedTuple):
     word: str  # as it was typed
     key: str
     text: str  # what follows the "="
-    kinds: tuple[Any, ...]  # the types that the setting may have; (): it chooses a preset, or is Hydra's own setting
+    kinds: tuple[Any, ...]  # the types that the setting may have; (): it chooses a preset
 
 
 def parse(word: str, folders: Sequence[Path]) -> Override:
@@ -50,7 +51,13 @@ def parse(word: str, folders: Sequence[Path]) -> Override:
         )
     group = key.partition("@")[0]
     is_group = not text.startswith("{") and any(os.path.isdir(folder / group) for folder in folders)
-    if is_group or "/" in group.partition(".")[0] or key.startswith("hydra."):
+    if key.startswith("hydra"):
+        raise ConfigError(
+            f"{word}: Hydra only composes presets here, so its own settings are refused; -m makes a run of each "
+            f"combination of values, --config-dir names a folder of your presets, and the page scripts (ftslurm help "
+            f"scripts) has a loop that chooses values by the results of earlier runs"
+        )
+    if is_group or "/" in group.partition(".")[0]:
         return Override(word, key, text, ())
     kinds: tuple[Any, ...] = (Config,)
     for name in key.split("."):
@@ -106,7 +113,7 @@ def split(text: str, at: str = ",") -> list[str]:
 
 def quoted(text: str) -> str:
     """Return a text in quotes. In an override it arrives as it is."""
-    return _in_quotes(without_references(text))
+    return in_quotes(without_references(text))
 
 
 def without_references(text: str) -> str:
@@ -121,48 +128,44 @@ def without_quotes(text: str) -> str:
     return re.sub(rf"(\\+)({text[0]}|\Z)", lambda found: found[1][: len(found[1]) // 2] + found[2], text[1:-1])
 
 
-def _in_quotes(text: str) -> str:
+def in_quotes(text: str) -> str:
     return '"' + re.sub(r'(\\*)("|\Z)', lambda found: found[1] * 2 + (found[2] and '\\"'), text) + '"'
 
 
 # --- sweeps -----------------------------------------------------------------------------------------------------------
 
 
-def is_swept(one: Override, multirun: bool) -> bool:
-    """Return whether an override has several values, as 1,2 or interval(0,1), of which each run of a sweep has one.
+def check_single(one: Override) -> None:
+    """Refuse an override that has several values.
 
     Raises:
-        ConfigError: it has, and it is to be one run.
+        ConfigError: it has.
     """
-    if one.key == "hydra/launcher" and one.text != "basic":
-        raise ConfigError(
-            f"{one.word}: ftslurm submits each run itself, to Slurm where there is one; leave the launcher out. With "
-            f"-m it makes a run of each combination, and what a launcher would ask of Slurm are settings here: "
-            f"cluster.partition, cluster.time, groups.nodes, groups.gpus, ... (ftslurm help scripts)"
-        )
-    if not one.text or one.key.startswith("hydra") or (str in one.kinds and not multirun):
-        return False
-    several = re.fullmatch(_SWEEP, one.text, re.DOTALL) is not None or len(split(one.text)) > 1
-    if several and not multirun:
+    if str not in one.kinds and len(alternatives(one)) > 1:
         raise ConfigError(
             f"{one.word} has several values: add --multirun (-m) for one run with each, or write {one.key}=[...] for a "
             f"list"
         )
-    return several
 
 
-def for_sweeper(one: Override) -> str:
-    """Return an override with several values in Hydra's notation. Each is in quotes: Hydra would change 1.10 to 1.1."""
-    return f"{one.word.partition('=')[0]}={_in_hydras_notation(one.text)}"
+def alternatives(one: Override) -> list[Override]:
+    """Return an override for each of the values that one has in a sweep: 1,2 or choice(1,2) or range(1,3).
+
+    Raises:
+        ConfigError: it has another notation of Hydra's.
+    """
+    if not one.text:
+        return [one]
+    head = one.word.partition("=")[0]
+    return [one._replace(word=f"{head}={text}", text=text) for text in _values(one)]
 
 
-def _in_hydras_notation(text: str) -> str:
-    found = re.fullmatch(_SWEEP, text, re.DOTALL)
-    if found is None:
-        return ",".join(map(_in_quotes, split(text)))
-    name, inside = found.groups()
-    last = split(inside)[-1]
-    if name in ("range", "interval", "glob") or (name == "tag" and not last.startswith("choice")):
-        return text
-    inside = _in_hydras_notation(last if name == "tag" else inside)  # tags are for numbers
-    return inside if name in ("tag", "choice") else f"{name}({inside})"
+def _values(one: Override) -> list[str]:
+    """Return the texts between which an override has a run of a sweep choose."""
+    found = re.fullmatch(_SWEEP, one.text, re.DOTALL)
+    if found is None or found[1] == "choice":
+        return split(one.text if found is None else found[2])
+    if found[1] == "range":
+        with suppress(ValueError, TypeError):
+            return list(map(str, range(*map(int, found[2].split(",")))))
+    raise ConfigError(f"{one.word}: write the values, as in {one.key}=1,2, or whole numbers as {one.key}=range(1,9,2)")

@@ -498,11 +498,6 @@ def slurm_knows_gpus(config: Config) -> bool:
     return sbatch_options(config.cluster).get("gpus-per-node") is not False
 
 
-def fault_kinds(config: Config) -> list[str]:
-    """Return the kinds of the faults of a drill."""
-    return [fault.kind for fault in config.faults.plan]
-
-
 def script_arguments(args: list[str] | dict[str, Any] | None) -> list[str]:
     """Return the script's arguments: a list as it is; {lr: 0.1, amp: true, note: null} becomes --lr 0.1 --amp.
 

@@ -3,26 +3,17 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Collection, Sequence
+from collections.abc import Iterable
+
+from ftslurm.config.notation import Override
 
 LONGEST = 64  # of a run's name
 _IN_THE_NAME = ("run.name", "job")  # the name has these already
 
 
-def key(word: str) -> str:
-    """Return the key of an override, without the signs before it that tell Hydra to add it."""
-    return word.partition("=")[0].lstrip("+")
-
-
-def suffix(given: Sequence[str], fixed: Collection[str], number: int | None = None) -> str:
-    """Return a text of those overrides of a run that are not the same in all runs of the sweep.
-
-    Args:
-        fixed: the keys of those that are.
-        number: of the run, if a sweeper chooses the values.
-    """
-    varied = [word for word in given if key(word) not in (*fixed, *_IN_THE_NAME)]
-    return "-".join([*([] if number is None else [str(number)]), *map(_brief, varied)])
+def suffix(varied: Iterable[Override]) -> str:
+    """Return a text of those overrides of a run that are not the same in all runs of the sweep."""
+    return "-".join(_brief(one) for one in varied if one.key not in _IN_THE_NAME)
 
 
 def joined(name: str, suffix: str) -> str:
@@ -31,7 +22,7 @@ def joined(name: str, suffix: str) -> str:
     return (whole if len(whole) <= LONGEST else f"{name[:40]}-{suffix}"[:LONGEST]).rstrip("-")
 
 
-def _brief(word: str) -> str:
+def _brief(one: Override) -> str:
     """Return the end of the key and the value in characters that are safe in a path."""
-    parts = (re.split(r"[./@]", key(word))[-1], word.partition("=")[2])
+    parts = (re.split(r"[./@]", one.key)[-1], one.text)
     return "_".join(re.sub(r"[^A-Za-z0-9.-]+", "_", part).strip("_.") for part in parts)

@@ -22,7 +22,6 @@ from ftslurm.config.schema import (
     MOST_GROUPS,
     Config,
     Place,
-    fault_kinds,
     members,
     most_groups,
     sbatch_options,
@@ -226,7 +225,7 @@ def _check_comparison(config: Config) -> Iterator[str]:
 
 def _check_faults(config: Config) -> Iterator[str]:
     size, alone = config.groups.nodes * config.groups.workers, config.independent
-    kinds = fault_kinds(config)
+    kinds = [fault.kind for fault in config.faults.plan]
     if alone and "lighthouse" in kinds:
         yield "faults: 'lighthouse' with lighthouse.kind=none: there is none that could be killed"
     if alone and config.faults.plan and not config.groups.serve:

@@ -16,7 +16,6 @@ from ftslurm.config.process_groups import BABY_NCCL, NATIVE, NCCL
 from ftslurm.config.schema import (
     OWN_OPTIONS,
     Config,
-    fault_kinds,
     most_groups,
     sbatch_options,
     set_sbatch_option,
@@ -56,7 +55,7 @@ def resolve(config: Config, preview: bool = False) -> list[str]:
                 f"this is in Slurm job {job}, and another one is asked for (cluster.controller=here: its nodes)"
             )
     if config.local:
-        if "cancel" in fault_kinds(config):
+        if any(fault.kind == "cancel" for fault in config.faults.plan):
             raise ConfigError("faults: cancel is scancel of a Slurm step, and this run is local (cluster.kind)")
         notes += _share_local_gpus(config)
     elif here and (cluster.kind == "slurm" or config.internal.pilots):

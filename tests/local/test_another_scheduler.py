@@ -81,7 +81,7 @@ def seen(asked: float, answer: Answer) -> list[Event]:
 
 def main(words: list[str]) -> None:
     """Control a run in this process, as `ftslurm.submission.controller_process` does."""
-    (config,) = compose.compose(words)
+    config = compose.compose(words)
     config.cluster.kind = "array"  # each group has a job of its own
     run = submit.create(config)
     Controller(config, run, Jobs(config, run), lambda _: None).run()

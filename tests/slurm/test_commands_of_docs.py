@@ -41,7 +41,6 @@ SKIPPED = {
     r"python -m ftslurm\.": "a process of a run, started by ftslurm alone",
     r"ftslurm attach": "needs a terminal (tests/local/test_steering.py)",
     r"ftslurm doctor --python": "needs a container (tests/slurm/test_containers.py)",
-    r"ftslurm -m hydra/sweeper": "a sweeper needs the values of real runs (tests/unit/config/test_sweeps.py)",
     r"ftslurm VERB|ftslurm\.": "a form, not a command",
     r"srun -w n2": "eight GPUs of NVIDIA (tests/slurm/test_preflight_on_slurm.py)",
 }

@@ -1,39 +1,43 @@
-"""A sweep that Optuna leads, on a real Slurm: its runs are there at the same time, and their values come back."""
+"""The loop of docs/scripts.md that chooses values with Optuna, as it is written there, on a real Slurm."""
 
 from __future__ import annotations
 
 import re
+from pathlib import Path
 
 import pytest
 from harness import Backend
 
+import ftslurm
 from ftslurm.api import listing
 
 pytestmark = [pytest.mark.slurm, pytest.mark.parametrize("backend", ["slurm"], indirect=True)]
 
+PAGE = Path(__file__).parents[2] / "docs/scripts.md"
 SCRIPT = """
-import os, sys, time
-x = float(sys.argv[sys.argv.index("--x") + 1])
-together = os.path.dirname(os.environ["FTSLURM_RUN_DIR"])
-while sum(os.path.isdir(os.path.join(together, name, "results")) for name in os.listdir(together)) < 2:
-    time.sleep(0.05)
+import os, sys
+lr = float(sys.argv[sys.argv.index("--lr") + 1])
+if lr > 5e-3:
+    sys.exit("diverged")
 with open(os.environ["FTSLURM_RESULT"], "w") as file:
-    print((x - 3) ** 2, file=file)
+    print(lr, file=file)
 """
 
 
-@pytest.mark.nightly
-def test_optuna_gets_the_values_of_runs_that_were_on_slurm_together(backend: Backend) -> None:
-    optuna = ("-m", "hydra/sweeper=optuna", "hydra.sweeper.n_trials=2", "hydra.sweeper.n_jobs=2")
+@pytest.mark.nightly  # needs optuna
+def test_optuna_asks_for_runs_and_is_told_their_values(
+    backend: Backend, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (loop,) = re.findall(r"```python\n(import ftslurm\nimport optuna.*?)```", PAGE.read_text(), re.DOTALL)
     script, root = backend.script(SCRIPT), backend.tmp_path / "runs0"
-    run = backend.launch(
-        *("run", "cluster=slurm", f"run.root={root}", f"job.script={script}", "groups.count=1", "groups.gpus=0"),
-        *("lighthouse=none", "job.args.x=interval(0,5)", *optuna),
-    )
-    assert run.process.wait(120) == 0, run.text
-    (name,) = set(re.findall(r"sweep (sweep-\S+) is over", run.text))
+    more = ["cluster=slurm", "lighthouse=none", f"run.root={root}", "groups.count=1", "groups.gpus=0", "restart=never"]
+    for name, value in backend.environ.items():
+        monkeypatch.setenv(name, value)
+    submit = ftslurm.submit
+    monkeypatch.setattr(ftslurm, "submit", lambda words: submit([f"job.script={script}", words[1], *more]))
+    exec(loop.replace("range(5)", "range(1)"), {})
     rows = listing.under(root)
-    assert [(one.state, one.sweep) for one in rows] == [("succeeded", name)] * 2
-    best = min(one.value[0] for one in rows if one.value and one.value[0] is not None)
-    assert f"best_value: {best}" in run.text
-    assert "job.args.x: " in run.text
+    assert len(rows) == 4
+    assert {one.state for one in rows} <= {"succeeded", "failed"}
+    (found, best) = re.findall(r"^{'lr': (\S+)} (\S+)$", capsys.readouterr().out, re.MULTILINE)[-1]
+    assert float(found) == float(best) <= 5e-3

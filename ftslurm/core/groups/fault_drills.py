@@ -6,9 +6,9 @@ There are two kinds: faults of `faults.plan`, due when their group has committed
 from __future__ import annotations
 
 import math
-from typing import Any, NamedTuple
+from typing import Any
 
-from ftslurm.config.schema import Config
+from ftslurm.config.schema import Config, Fault
 from ftslurm.core.groups import ranks
 from ftslurm.core.state.actions import Cancel
 from ftslurm.core.state.events import Asked
@@ -20,23 +20,10 @@ FRESH_S = 120.0  # a failure within this time of a drill is attributed to the dr
 GROUPLESS = frozenset({"lighthouse"})  # kinds that hit no group
 
 
-class Drill(NamedTuple):
-    """A fault that is to be inflicted on a rank of a group, or on none (GROUPLESS)."""
-
-    at: int  # the step that its group has committed
-    kind: str
-    group: int
-    rank: int
-
-
-def plan(config: Config) -> tuple[Drill, ...]:
-    """Return the faults of faults.plan in its order, with fractions of job.total_steps as steps."""
-    total = config.job.total_steps or 0
-    return tuple(Drill(_step(f.at, total), f.kind, f.group, f.rank) for f in config.faults.plan)
-
-
-def _step(at: float, total: int) -> int:
-    return max(1, math.ceil(round(at if at >= 1 else at * total, 6)))  # 0.07 * 100 is a little more than 7
+def step_of(fault: Fault, config: Config) -> int:
+    """Return the step at which a fault of faults.plan is due; below 1, `at` is a fraction of job.total_steps."""
+    at = fault.at if fault.at >= 1 else fault.at * (config.job.total_steps or 0)
+    return max(1, math.ceil(round(at, 6)))  # 0.07 * 100 is a little more than 7
 
 
 def inject_planned(turn: Turn, unit: Unit, step: int | None = None) -> None:
@@ -48,21 +35,24 @@ def inject_planned(turn: Turn, unit: Unit, step: int | None = None) -> None:
         step: the step of the run, for a group that commits no steps of its own.
     """
     step = unit.current.step if step is None else step
-    for i, fault in enumerate(plan(turn.config) if unit.phase is Phase.RUNNING else ()):
+    if step is None or unit.phase is not Phase.RUNNING:
+        return
+    for i, fault in enumerate(turn.config.faults.plan):
         injected = turn.state.injected
-        if i not in injected and fault.group == unit.group and step is not None and step >= fault.at:
+        if i not in injected and fault.group == unit.group and step >= step_of(fault, turn.config):
             turn.set(injected=injected | {i})
             _inject(turn, fault.kind, unit, fault.rank, "faults.plan")
 
 
 def never_done(turn: Turn) -> None:
     """Warn of each fault of faults.plan that was not inflicted, as its step was never reached."""
-    for i, fault in enumerate(plan(turn.config)):
+    for i, fault in enumerate(turn.config.faults.plan):
         if i not in turn.state.injected:
             target = "the Lighthouse" if fault.kind in GROUPLESS else f"rank {fault.rank} of group {fault.group}"
             text = (
-                f"a drill was never done: {fault.kind} of {target}, planned for step {fault.at} of group "
-                f"{fault.group} (faults.plan); the run committed {turn.lineage.step} steps"
+                f"a drill was never done: {fault.kind} of {target}, planned for step "
+                f"{step_of(fault, turn.config)} of group {fault.group} (faults.plan); the run committed "
+                f"{turn.lineage.step} steps"
             )
             turn.do(records.Warned(group=None if fault.kind in GROUPLESS else fault.group, text=text))
 

@@ -16,7 +16,7 @@ PARENT = ["job=ddp", "groups.count=5", "faults=kill_one", "cluster=array", "clus
 
 @cache
 def composed() -> Config:
-    return to_config(compose(PARENT)[0])
+    return to_config(compose(PARENT))
 
 
 def base() -> Config:
@@ -24,7 +24,7 @@ def base() -> Config:
 
 
 def changed(parent: Config, *words: str) -> Config:
-    return to_config(compose(words, parent)[0])
+    return to_config(compose(words, parent))
 
 
 def test_without_overrides_nothing_changes() -> None:

@@ -15,15 +15,14 @@ from ftslurm.errors import ConfigError
 
 
 def composed(*words: str) -> Config:
-    (config,) = compose.compose(["cluster=local", *words])
-    return config
+    return compose.compose(["cluster=local", *words])
 
 
 def refusal(words: list[str]) -> str:
     """Return why a command line is refused; -m stands before the words of a sweep."""
     sweep = words[0] == "-m"
     with pytest.raises(ConfigError) as refused:
-        compose.compose(words[sweep:], multirun=sweep)
+        (compose.sweep if sweep else compose.compose)(words[sweep:])
     return str(refused.value)
 
 
@@ -158,17 +157,11 @@ def test_a_config_yaml_with_an_unknown_key_names_the_nearest(tmp_path: Path) -> 
         compose.load(path)
 
 
-def test_presets_of_an_own_search_path_are_left_to_hydra(tmp_path: Path) -> None:
-    (tmp_path / "job").mkdir()
-    (tmp_path / "job/mine.yaml").write_text("script: mine.py\n")
-    assert composed(f"hydra.searchpath=[file://{tmp_path}]", "job=mine").job.script == "mine.py"
-
-
 def test_a_word_of_a_list_is_changed_by_its_place() -> None:
     before = composed("job.script=train.py", "job.args=[--lr,0.1,--amp]")
-    assert compose.compose(["job.args.1=0.2"], before)[0].job.args == ["--lr", "0.2", "--amp"]
-    assert compose.compose(["~job.args.2"], before)[0].job.args == ["--lr", "0.1"]
-    runs = compose.compose(["job.args.1=0.2,0.3"], before, multirun=True)
+    assert compose.compose(["job.args.1=0.2"], before).job.args == ["--lr", "0.2", "--amp"]
+    assert compose.compose(["~job.args.2"], before).job.args == ["--lr", "0.1"]
+    runs = compose.sweep(["job.script=train.py", "job.args=[--lr,0.1,--amp]", "job.args.1=0.2,0.3"])
     assert [run.job.args[1] for run in runs] == ["0.2", "0.3"]
 
 
@@ -187,12 +180,12 @@ def test_runs_of_a_sweep_share_no_folder(setting: str, tmp_path: Path) -> None:
     for words in ([*sweep, f"{setting}={tmp_path}/a"], [sweep[1], f"{setting}={tmp_path}/a,{tmp_path}/b/../a"]):
         assert f"{setting}={tmp_path}" in refusal(["-m", *words])
         assert "runs of this sweep would share it; give each a folder of its own" in refusal(["-m", *words])
-    assert len(compose.compose([*sweep, f"{setting}={tmp_path}/${{run.name}}"], multirun=True)) == 2
+    assert len(compose.sweep([*sweep, f"{setting}={tmp_path}/${{run.name}}"])) == 2
 
 
 def test_runs_of_a_sweep_have_names_of_their_own() -> None:
     long = "x" * 100
     for values in (f"{long}1,{long}2,{long}3", "a b,a/b,a_b", '"","",a'):
-        names = [run.run.name for run in compose.compose([f"job.args.note={values}"], multirun=True)]
+        names = [run.run.name for run in compose.sweep([f"job.args.note={values}"])]
         assert len({*names}) == 3
         assert all(len(name) <= 64 for name in names)

@@ -21,8 +21,7 @@ JOB = ("job.script=" + __file__, "job.total_steps=100")  # faults=kill_one needs
 
 @cache  # no test changes it
 def composed(*words: str) -> Config:
-    (config,) = compose(words)
-    return to_config(config)
+    return to_config(compose(words))
 
 
 # Together, because Hydra takes a fifth of a second; these jobs set something in other sections, so each is alone.
@@ -30,7 +29,7 @@ ALONE = ("diloco", "hsdp", "localsgd")
 TOGETHER = [
     "job=ddp cluster=array faults=kill_one lighthouse=ftslurm restart=never standby=none",
     "job=torchtitan cluster=auto faults=none lighthouse=torchft restart=on_failure standby=one",
-    "job=script cluster=local faults=kill_one job.total_steps=9 standby=auto",
+    "job=script cluster=local faults=kill_one standby=auto",
     "job=parameter_server cluster=slurm lighthouse=none standby=each",
     *(f"job={kind}" for kind in ALONE),
 ]

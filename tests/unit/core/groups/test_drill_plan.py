@@ -1,4 +1,4 @@
-"""Drills: planned faults have their step, and keep their order."""
+"""Drills: planned faults have their step."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from ftslurm.config.schema import Config, Fault
-from ftslurm.core.groups.fault_drills import Drill, plan
+from ftslurm.core.groups.fault_drills import step_of
 
 
 def config(groups: int = 3, nodes: int = 2, workers: int = 2, total_steps: int | None = None, **faults: Any) -> Config:
@@ -34,9 +34,4 @@ def config(groups: int = 3, nodes: int = 2, workers: int = 2, total_steps: int |
 )
 def test_a_planned_fault_has_its_step(at: float, total_steps: int | None, step: int) -> None:
     fault = Fault(kind="term", group=1, at=at, rank=3)
-    assert plan(config(total_steps=total_steps, plan=[fault])) == (Drill(step, "term", 1, 3),)
-
-
-def test_planned_faults_keep_their_order_which_is_how_they_are_told_apart() -> None:
-    faults = [Fault(group=g, at=at) for g, at in ((2, 9), (0, 3), (2, 9))]
-    assert [(p.group, p.at) for p in plan(config(plan=faults))] == [(2, 9), (0, 3), (2, 9)]
+    assert step_of(fault, config(total_steps=total_steps)) == step

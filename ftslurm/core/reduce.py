@@ -342,16 +342,11 @@ def _progressed(turn: Turn, said: messages.Progress, unit: Unit) -> None:
 
 
 def _exited(turn: Turn, said: messages.Exited, unit: Unit) -> None:
-    """Note that a rank has ended with exit code 0; if it has left early, the rest of its group can commit no step."""
+    """Note that a rank has ended with exit code 0."""
     current = unit.current
     left = said.step if current.left is None else max(current.left, said.step or 0)
-    unit = turn.attempt(unit, done=current.done | {said.task}, termed=current.termed or said.term, left=left)
-    _release_rank_0(turn, unit)
-    some = unit.phase is Phase.RUNNING and unit.group is not None and len(unit.current.done) < len(unit.current.hosts)
-    if some and finishing.answer(turn, unit) is not finishing.Answer.FINISHED:
-        node, error = unit.node_of(said.task), finishing.words(turn, left)
-        sign = Evidence(said.task, node, code=0, error=error, cause=finishing.cause_of(unit))
-        stop(turn, unit, None, sign, due=turn.now + turn.config.stop.grace_s)
+    done, termed = current.done | {said.task}, current.termed or said.term
+    _release_rank_0(turn, turn.attempt(unit, done=done, termed=termed, left=left))
 
 
 def _release_rank_0(turn: Turn, unit: Unit) -> None:

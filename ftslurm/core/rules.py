@@ -17,7 +17,7 @@ from typing import Any, cast
 from ftslurm.config.schema import Config, fixed_standbys
 from ftslurm.core import assignments, leaving, orders, slow, user_requests
 from ftslurm.core.groups import fault_drills, launching, reports, standby
-from ftslurm.core.groups.exits import given_up, last_failure, missed, revoke, too_late
+from ftslurm.core.groups.exits import given_up, last_failure, missed, part, revoke, too_late
 from ftslurm.core.groups.launching import over_from
 from ftslurm.core.health import (
     hangs,
@@ -271,6 +271,7 @@ def _stop(turn: Turn) -> None:
     leaving.vacate(turn)
     leaving.move(turn)  # after `vacate`: a group leaves a job that ends before a drained node
     user_requests.end_recalled(turn)
+    part(turn)
     _expire(turn)
 
 

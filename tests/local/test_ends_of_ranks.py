@@ -164,3 +164,41 @@ def test_the_group_of_a_rank_that_leaves_early_is_restarted_and_that_rank_is_nam
     assert causes(run) == [["left_early", "ok"], ["ok"]]
     (left,) = run.named("step_exited", cause="left_early")
     assert (left["rank"], left["error"]) == (1, "exit code 0 at step 30 of 200")
+
+
+ALONE = """
+if (G, R, A) == (0, {rank}, 0):
+    train(30)
+    {leaves}
+train()
+"""
+
+
+@pytest.mark.light
+@pytest.mark.parametrize("groups", [2, 3])
+@pytest.mark.parametrize(("rank", "leaves"), [(1, "os._exit(0)"), (0, "sys.exit(0)"), (0, "os._exit(0)")])
+def test_a_rank_that_leaves_alone_brings_its_group_down_and_the_training_is_whole(
+    local: Backend, groups: int, rank: int, leaves: str
+) -> None:
+    run = start(local, ALONE.format(rank=rank, leaves=leaves), "groups.workers=2", groups=groups, steps=200)
+    run.wait_until_back(0)
+    run.finish(warns=True)
+    assert causes(run) == [["left_early", "ok"], *[["ok"]] * (groups - 1)]
+    (left,) = run.named("step_exited", cause="left_early")
+    assert (left["rank"], left["error"]) == (rank, "exit code 0 at step 30")
+
+
+@pytest.mark.light
+def test_a_rank_that_leaves_alone_after_sigterm_is_said_to_have(local: Backend) -> None:
+    run = start(local, LEAVES, "groups.workers=2", term(1), steps=300).finish()
+    assert causes(run) == [["ok"], ["left_on_sigterm", "ok"]]
+
+
+@pytest.mark.light
+@pytest.mark.parametrize("slow", [0, 1])
+def test_a_rank_that_works_on_after_the_last_step_is_waited_for_although_it_has_asked_for_a_quorum(
+    local: Backend, slow: int
+) -> None:
+    end = f"train()\nmanager.start_quorum()\nmanager.wait_quorum()\ntime.sleep(8 * (R == {slow}))\n"
+    run = start(local, end, "groups.workers=2").finish()
+    assert causes(run) == [["ok"], ["ok"]]

@@ -47,6 +47,40 @@ def test_a_killed_controller_comes_back_and_adopts_the_groups_and_the_lighthouse
     run.check_training(steps, survivors={0}, returned={1}, ranks=2)
 
 
+LEAVES = """
+import json, os, signal, sys, time
+from light_worker import Manager
+manager, me = Manager(), (os.environ["REPLICA_GROUP_ID"], os.environ["RANK"], os.environ["FTSLURM_ATTEMPT"])
+print("pid", os.getpid(), flush=True)
+while manager.current_step() < 400:
+    if manager.current_step() == 40 and me == ("0", sys.argv[1], "0"):
+        journal = open(os.path.join(os.environ["FTSLURM_RUN_DIR"], "events.jsonl"))
+        os.kill(max(json.loads(line).get("pid", 0) for line in journal if '"run_started"' in line), signal.SIGKILL)
+        if sys.argv[2] == "term":
+            os.kill(os.getppid(), signal.SIGTERM)  # as Slurm sends it, which this script obeys
+            time.sleep(0.5)
+        os._exit(0)
+    manager.start_quorum()
+    manager.wait_quorum()
+    time.sleep(0.05)
+    manager.should_commit()
+"""
+
+
+@pytest.mark.parametrize(("rank", "how"), [(1, "exit"), (0, "term"), (1, "term")])
+def test_a_rank_that_leaves_alone_as_the_controller_dies_is_judged_by_the_next_one(
+    rank: int, how: str, slurm: Backend
+) -> None:
+    script = slurm.script(LEAVES)
+    run = slurm.start("groups.count=2", "groups.workers=2", f"job.args=[{rank},{how}]", script=script)
+    run.wait_until_back(0)
+    run.finish(warns=how == "exit")
+    assert len(run.named("run_started")) == 2
+    first, *rest = run.named("step_exited", group=0)
+    assert (first["cause"], first["rank"]) == ("left_early" if how == "exit" else "left_on_sigterm", rank)
+    assert [end["cause"] for end in (*rest, *run.named("step_exited", group=1))] == ["ok", "ok"]
+
+
 def test_a_controller_that_crashes_again_and_again_ends_the_run_and_says_why(slurm: Backend) -> None:
     run = slurm.start("groups.count=2", args={"open-end": True, "step-time": 0.2})
     run.wait_for_steps(2, 2)

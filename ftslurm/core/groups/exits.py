@@ -12,10 +12,10 @@ from ftslurm.core.state.actions import DistrustCheckpoints, NoteBroken
 from ftslurm.core.state.events import Ended
 from ftslurm.core.state.model import LIVE, OVER, Exit, Marks, Out, Phase, Trait, Unit, replace
 from ftslurm.core.state.run_state import RunState
-from ftslurm.core.state.transitions import give_up, succeed, wait_for_next
+from ftslurm.core.state.transitions import give_up, stop, succeed, wait_for_next
 from ftslurm.core.state.turn import Turn
 from ftslurm.core.state.units import pool_of, serves, tasks_of
-from ftslurm.protocol import records
+from ftslurm.protocol import messages, records
 from ftslurm.protocol.causes import Blame, Cause, Says
 
 TOO_LATE = "too late for another attempt"
@@ -29,13 +29,14 @@ _STANDBYS = -1  # stands for all of them among the groups that have found a node
 def ended(turn: Turn, event: Ended, unit: Unit) -> None:
     """Fold the end of a step into the state."""
     unit = _with_intent(turn, unit)
+    if sign := finishing.left_early(turn, unit):  # first: it knows more than one from before
+        unit = turn.attempt(unit, evidence=(sign, *unit.current.evidence))
     verdict = classify(unit, event, tasks_of(unit, turn.config), turn.now, _lighthouse_away(turn))
     if _never_began(event, unit, verdict):
         _refused(turn, unit, verdict, event)
         return
     if turn.independent:
         verdict = _alone(turn, verdict, unit)
-    verdict = _complete(turn, unit, verdict)
     unit = reports.told(turn, unit)
     unit = _written(turn, unit, verdict)
     if unit.current.agreed is not None:
@@ -43,6 +44,7 @@ def ended(turn: Turn, event: Ended, unit: Unit) -> None:
     unit = turn.attempt(unit, step=None, ran_as=None, adoption=None, recalled=None)
     if unit.current.intent is None and (event.launcher_failed or verdict.cause.row.with_job):
         queue.doubt(turn, unit)
+    revoke(turn)  # a group that this one has trained on without has not finished
     _follows(turn, unit, verdict, event)
 
 
@@ -75,7 +77,7 @@ def _written(turn: Turn, unit: Unit, verdict: Exit) -> Unit:
     turn.do(exited(unit, verdict, noticed, away_since=failing.away, evidence=_signs(unit)))
     if not turn.lineage.resuming:  # its last steps may not have been reported
         turn.set_lineage(step=max(turn.lineage.step, verdict.step or 0))
-    return turn.change(unit, exits=_exits_with(unit, verdict), marks=failing)
+    return turn.change(unit, exits=(*unit.exits, verdict)[-MOST_EXITS:], marks=failing)
 
 
 def exited(unit: Unit, verdict: Exit, noticed: float, **more: Any) -> records.StepExited:
@@ -95,11 +97,6 @@ def exited(unit: Unit, verdict: Exit, noticed: float, **more: Any) -> records.St
         traceback=None if verdict.cause is Cause.OK else verdict.traceback,
         **more,
     )
-
-
-def _exits_with(unit: Unit, verdict: Exit) -> tuple[Exit, ...]:
-    """Return the exits of a unit with a further one."""
-    return (*unit.exits, verdict)[-MOST_EXITS:]
 
 
 def _follows(turn: Turn, unit: Unit, verdict: Exit, event: Ended) -> None:
@@ -125,7 +122,7 @@ def _refused(turn: Turn, unit: Unit, verdict: Exit, event: Ended) -> None:
     """Handle a launch that Slurm has refused. It is no attempt: the next launch has its number, folder and reason."""
     number, reason = unit.attempt, unit.reason
     marks = replace(unit.marks, launched=None)
-    unit = turn.change(unit, attempt=number - 1, exits=_exits_with(unit, verdict), marks=marks, pulses=())
+    unit = turn.change(unit, attempt=number - 1, exits=(*unit.exits, verdict)[-MOST_EXITS:], marks=marks, pulses=())
     unit = turn.attempt(unit, hosts=())
     queue.doubt(turn, unit)
     before = len(turn.actions)
@@ -163,16 +160,6 @@ def _alone(turn: Turn, verdict: Exit, unit: Unit) -> Exit:
     return replace(verdict, cause=Cause.USER_ERROR, code=0, error=error)
 
 
-def _complete(turn: Turn, unit: Unit, verdict: Exit) -> Exit:
-    """Return the verdict on an attempt; of a group whose ranks have all ended with 0, whether it has left early."""
-    if verdict.cause is not Cause.OK or unit.group is None:
-        return verdict
-    if finishing.answer(turn, unit) is finishing.Answer.FINISHED:
-        return verdict
-    error = finishing.words(turn, unit.current.left)
-    return replace(verdict, cause=finishing.cause_of(unit), code=0, error=error)
-
-
 def revoke(turn: Turn) -> None:
     """Give groups another attempt that had seemed to finish, although the others train on."""
     for unit in finishing.left_behind(turn):
@@ -181,6 +168,20 @@ def revoke(turn: Turn) -> None:
         verdict = replace(end, cause=Cause.LEFT_EARLY, code=0, error=error, time=turn.now)
         turn.do(exited(unit, verdict, turn.now, away_since=end.time, evidence=()))
         _group_failed(turn, turn.change(unit, exits=(*unit.exits[:-1], verdict)), verdict)
+
+
+def part(turn: Turn) -> None:
+    """Bring the groups down that some of their ranks have left early. While that is open, ask where the others are.
+
+    The others have their grace: one may be writing a file. Rank 0, if it has left, ends: its guard knows of a SIGTERM.
+    """
+    for unit in turn.having(Trait.PARTED):
+        if sign := finishing.left_early(turn, unit):
+            turn.send(unit, messages.MayLeave())
+            stop(turn, unit, None, sign, due=turn.now + turn.config.stop.grace_s)
+        elif turn.due(unit.current.asked + finishing.TOGETHER_S):
+            turn.attempt(unit, asked=turn.now)
+            turn.send(unit, messages.Where())
 
 
 def _lighthouse_ended(turn: Turn, unit: Unit, verdict: Exit) -> None:
@@ -311,8 +312,10 @@ def _blame(turn: Turn, unit: Unit) -> None:
 
 def too_late(turn: Turn) -> str:
     """Return why a group gets no further attempt when no group trains any more."""
-    finished = turn.table.in_phase(Phase.SUCCEEDED)[0].group
-    return f"{TOO_LATE}: group {finished} had already finished; it may find no group to heal from"
+    return (
+        f"{TOO_LATE}: group {turn.table.in_phase(Phase.SUCCEEDED)[0].group} had already finished; "
+        "it may find no group to heal from"
+    )
 
 
 def missed(turn: Turn) -> tuple[int, ...]:

@@ -8,10 +8,12 @@ that has left early gets another attempt, within the limits of the restart polic
 from __future__ import annotations
 
 from enum import Enum, IntEnum
+from math import inf
 
-from ftslurm.core.state.model import Phase, Trait, Unit
+from ftslurm.core.state.model import Evidence, Phase, Trait, Unit
 from ftslurm.core.state.turn import Turn
 from ftslurm.protocol.causes import Cause
+from ftslurm.protocol.stages import Stage
 
 TOGETHER_S = 2.0  # groups finish together: one that has not joined this long after the last never will
 BEYOND = 3  # steps that others commit after a group has ended: fewer do not show that they train on
@@ -81,8 +83,7 @@ def reach(step: int | None, furthest: int, total: int | None, finished: int | No
 
 def train(turn: Turn, but: Unit | None = None) -> bool:
     """Return whether a group, beside this one, holds the state of the training and may commit further steps."""
-    total = turn.config.job.total_steps
-    if total is not None and turn.lineage.step >= total:
+    if turn.lineage.step >= (turn.config.job.total_steps or inf):
         return False
     units = (unit for unit in turn.having(Trait.JOINED) if but is None or unit.name != but.name)
     return any(len(unit.current.done) < len(unit.current.hosts) for unit in units)
@@ -124,9 +125,45 @@ def not_alike(turn: Turn, unit: Unit, step: int) -> str:
 
 
 def left_behind(turn: Turn) -> list[Unit]:
-    """Return the groups that had seemed to finish, although the others train on: they had left early."""
-    if turn.independent or not turn.goes_on or not turn.table.count(Phase.SUCCEEDED) or not train(turn):
+    """Return the groups that had seemed to finish, although the others have trained on: they had left early.
+
+    The others may have ended since, while no controller led.
+    """
+    total, furthest = turn.config.job.total_steps, turn.lineage.step
+    if turn.independent or not turn.goes_on or furthest >= (total or inf):
         return []
-    ended, total, furthest = turn.table.in_phase(Phase.SUCCEEDED), turn.config.job.total_steps, turn.lineage.step
-    short = (u for u in ended if reach(u.exits[-1].step or 0, furthest, total, None) is Reached.SHORT)
-    return [unit for unit in short if not unit.retired and turn.due(unit.exits[-1].time + TOGETHER_S)]
+    return [
+        unit
+        for unit in turn.table.in_phase(Phase.SUCCEEDED)
+        if not unit.retired
+        and reach(unit.exits[-1].step or 0, furthest, total, None) is Reached.SHORT
+        and turn.due(unit.exits[-1].time + TOGETHER_S)
+    ]
+
+
+def left_early(turn: Turn, unit: Unit) -> Evidence | None:
+    """Return the sign that ranks of a group have left early: all of them, or some, without whom no step is committed.
+
+    Some have if another one waits in the next step: for a quorum, which needs all ranks, or in a collective. A rank
+    that only saves a file after the last step may have asked for a quorum too; then all have, and it has got one.
+    After a rank has failed, exit code 0 may follow from that, and only SIGTERM or such a wait shows the contrary; it
+    may have waited in the last step, too: the server of the group's votes ends with rank 0.
+    """
+    current, runs = unit.current, unit.phase is Phase.RUNNING
+    gone, step = current.over | current.done, current.left or current.step or 0
+    if unit.group is None or not gone:
+        return None
+    some = len(gone) < len(current.hosts)
+    waits = some and any(
+        pulse
+        and (pulse.step or 0) + (not runs) >= step
+        and pulse.stage not in (Stage.COMPUTING, Stage.HAS_QUORUM)
+        and pulse.time >= pulse.moved + TOGETHER_S * runs
+        for pulse in unit.pulses
+    )
+    unclear = some and not (runs or current.termed)
+    if not waits and (unclear or answer(turn, unit) is Answer.FINISHED):
+        return None
+    task = min(current.done or gone)
+    node = current.hosts[task] if some else None
+    return Evidence(task if some else None, node, code=0, error=words(turn, step), cause=cause_of(unit))

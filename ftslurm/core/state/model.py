@@ -72,6 +72,7 @@ class Trait(Enum):
     HAS_FAILED = "an attempt of it has ended"
     RETIRED = "`ftslurm scale` takes it out of the run"
     TOLD = "Slurm has told its step to end: the rules about jobs look at it"
+    PARTED = "it runs, and the scripts of some of its ranks, not of all, have ended without an error"
     STANDBY = "it is a standby, in this phase, which is being adopted or not"
     ON_NODE = "its last place is on this node"
     IN_JOB = "its last place is in this Slurm job"
@@ -272,6 +273,7 @@ class Attempt(Value):
     ready: Map[int, str] = Map()  # tasks that have imported everything (the Lighthouse: has an address) -> its torchft
     over: frozenset[int] = frozenset()  # tasks whose script has ended without an error
     done: frozenset[int] = frozenset()  # tasks that ended with 0
+    asked: float = -inf  # when tasks were last asked where they are, because others had ended
     termed: bool = False  # the guard of one of them had sent or seen SIGTERM
     left: int | None = None  # the step at which they have ended, as their guards say; None: they do not
     assigned: bool = False

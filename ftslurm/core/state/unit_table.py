@@ -43,6 +43,7 @@ def _keys(unit: Unit | None) -> frozenset[Key]:
             Trait.HAS_FAILED: unit.exits,
             Trait.RETIRED: unit.retired,
             Trait.TOLD: current.told is not None,
+            Trait.PARTED: unit.phase is Phase.RUNNING and 0 < len(current.over | current.done) < len(unit.pulses),
         }
         keys |= {unit.phase, *(trait for trait, has in traits.items() if has)}
     return frozenset(keys)

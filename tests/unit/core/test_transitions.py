@@ -33,7 +33,9 @@ def test_random_histories_make_only_the_changes_of_the_table_and_all_of_them(mon
     srun_hangs = (*RUNNING, *beats({A0: 30.0, B0: 60.0}, since=20.5), (31, said.task_done(A0, 0)))
     health = {"lost_after_s": 10.0}
     play(*srun_hangs, (100, ev.Ended(A0, code=137)), config=config({"orphan_after_s": 60.0}, health=health))
-    play(*RUNNING, (21, said.task_done(A0, 0, at=10), ev.Ended(A0, code=0)), (24, stepped(B0, 14)))
+    left_early = (*RUNNING, (21, said.task_done(A0, 0, at=10), ev.Ended(A0, code=0)), (24, stepped(B0, 14)))
+    play(*left_early)
+    play(*left_early, config=config(restart={"max_per_group": 0}))
     earlier = Past({A0.unit: 0}, step=5, over={A0.unit: None}, home="81/0")
     play((0, ev.Granted(Allocation("81", ("n1", "n2")), past=earlier, homes=frozenset({"81/0"}))))
     assert seen == TABLE

@@ -6,6 +6,7 @@ from itertools import product
 
 import pytest
 import said
+from fuzz import tried
 from histories import (
     CHECKPOINT,
     LIGHTHOUSE_UP,
@@ -28,8 +29,9 @@ from steps import A0, A1, B0, B1, C0, LIGHT0
 from ftslurm.core.groups.finishing import BEYOND, TOGETHER_S, Answer, End, Others, Reached, judge, reach
 from ftslurm.core.state import actions as act
 from ftslurm.core.state import events as ev
-from ftslurm.core.state.model import Phase, StepId
+from ftslurm.core.state.model import Evidence, Phase, StepId
 from ftslurm.protocol import messages as msg
+from ftslurm.protocol.stages import Stage
 
 STEPS, UP_TO = st.integers(0, 12), st.none() | st.integers(1, 12)
 
@@ -181,6 +183,79 @@ def test_the_rest_of_a_group_has_its_grace_and_no_more_if_a_rank_has_left_early(
     story.turn(51, [ev.Ended(A0, code=137)])
     (end,) = story.records("step_exited")
     assert (end["cause"], end["rank"]) == ("left_on_sigterm" if term else "left_early", 1)
+
+
+WIDE: tuple[Moment, ...] = (
+    *RUNNING[:2],
+    (2, ready(A0, "n1", "n1"), ready(B0, "n2", "n2")),
+    (3, store(A0), store(B0)),
+    (20, stepped(A0, 12), stepped(B0, 12)),
+)
+TWO = config(groups={"workers": 2}, stop={"grace_s": 1.0})
+
+
+def at(task: int, time: float, stage: Stage, since_s: float = 0.1, step: int = 12) -> ev.Event:
+    return ev.Alive(A0, task, time, "S", step, stage, since_s)
+
+
+@st.composite
+def orders(draw: st.DrawFn, *events: ev.Event) -> tuple[Moment, ...]:
+    """Return these events in any order, in one decision or in several."""
+    times = sorted(draw(st.lists(st.sampled_from([30.0, 30.1, 30.2]), min_size=len(events), max_size=len(events))))
+    return tuple(zip(times, draw(st.permutations(events)), strict=True))
+
+
+@tried(200)
+@given(st.data(), st.integers(0, 1), st.booleans(), st.sampled_from([Stage.SEEKING_QUORUM, Stage.VOTING]))
+def test_the_error_of_a_rank_follows_from_the_end_of_another_whichever_is_heard_first(
+    data: st.DataObject, task: int, term: bool, stage: Stage
+) -> None:
+    error = ev.TaskFailed(A0, Evidence(1 - task, None, code=1, error="RuntimeError: no answer"))
+    heard = data.draw(orders(said.task_done(A0, task, 12, term), at(1 - task, 30, stage), error))
+    story = play(*WIDE, *heard, (31, ev.Ended(A0, code=1)), (33,), config=TWO)
+    (end,) = story.records("step_exited")
+    assert (end["cause"], end["rank"]) == ("left_on_sigterm" if term else "left_early", task)
+    assert story.ids(act.Launch, since=30) == [A1]
+
+
+@tried(200)
+@given(st.data(), st.integers(0, 1), st.sampled_from([Stage.COMPUTING, Stage.HAS_QUORUM]))
+def test_an_error_after_the_last_step_is_that_ranks_own(data: st.DataObject, task: int, stage: Stage) -> None:
+    error = ev.TaskFailed(A0, Evidence(1 - task, None, code=1, error="ValueError: x"))
+    heard = data.draw(orders(said.task_done(A0, task, 12), at(1 - task, 30, stage), error))
+    (end,) = play(*WIDE, *heard, (31, ev.Ended(A0, code=1)), config=TWO).records("step_exited")
+    assert (end["cause"], end["rank"]) == ("user_error", 1 - task)
+
+
+@tried(200)
+@given(task=st.integers(0, 1), exited=st.booleans(), stage=st.sampled_from(Stage), first=st.floats(30, 40))
+def test_the_others_are_asked_where_they_are_and_waited_for_unless_they_wait(
+    task: int, exited: bool, stage: Stage, first: float
+) -> None:
+    end = said.task_done(A0, task, 12) if exited else said.script_done(A0, task)
+    story = play(*WIDE, (30, end), (first,), (50, at(1 - task, 50, stage, TOGETHER_S / 2)), config=TWO)
+    assert 5 <= len(story.times(msg.Where, A0)) <= 12
+    assert story.phases() == [Phase.RUNNING] * 2
+    story.turn(52, [at(1 - task, 52, stage, TOGETHER_S + 1)])
+    waits = stage not in (Stage.COMPUTING, Stage.HAS_QUORUM)
+    assert story.phases()[0] is (Phase.STOPPING if waits else Phase.RUNNING)
+    assert story.ids(msg.MayLeave) == [A0] * waits
+    story.wait(60)
+    assert story.times(act.Kill, A0)[:1] == [53] * waits
+
+
+def test_a_rank_has_left_early_as_soon_as_the_others_are_beyond_it_however_late_that_is() -> None:
+    story = play(*WIDE, (30, said.task_done(A0, 1, 12)), (300, stepped(B0, 14)), config=TWO)
+    assert story.phases() == [Phase.RUNNING] * 2
+    story.turn(301, [stepped(B0, 12 + BEYOND)])
+    assert story.phases() == [Phase.STOPPING, Phase.RUNNING]
+
+
+def test_rank_0_that_has_waited_for_the_others_tells_of_sigterm_when_it_is_let_go() -> None:
+    ends = (50, at(1, 50, Stage.SEEKING_QUORUM, 5)), (50.5, said.task_done(A0, 0, 12, term=True))
+    story = play(*WIDE, (30, said.script_done(A0, 0)), *ends, (51.5, ev.Ended(A0, code=137)), config=TWO)
+    (end,) = story.records("step_exited")
+    assert (end["cause"], end["rank"], end["error"]) == ("left_on_sigterm", 0, "exit code 0 at step 12")
 
 
 def test_rank_0_may_leave_when_all_scripts_have_ended_however_they_tell() -> None:

@@ -7,6 +7,7 @@ from typing import Any, cast
 
 import pytest
 import said
+from fuzz import tried
 from histories import (
     CHECKPOINT,
     Moment,
@@ -22,6 +23,8 @@ from histories import (
     stop,
     store,
 )
+from hypothesis import given
+from hypothesis import strategies as st
 from slurm_answers import read_node_fates
 from steps import A0, A1, ANN, B0, B1, LIGHT0, LIGHT1, S0
 
@@ -36,6 +39,7 @@ from ftslurm.protocol import messages as msg
 from ftslurm.protocol import records
 from ftslurm.protocol.causes import Cause
 from ftslurm.protocol.exit_codes import ExitCode
+from ftslurm.protocol.stages import Stage
 
 OLD, NEW = "http://old:1", "http://new:2"
 PLACES = {A0: Place(("n1",), 0, "81_0"), B0: Place(("n2",), 0, "81_1"), S0: Place(("n3",), 0, "81_2")}
@@ -521,3 +525,66 @@ def test_a_drain_of_a_node_whose_step_is_being_adopted_names_the_unit() -> None:
     story = play(*ADOPTED[:2], (11.2, ev.Asked("drain", ANN, "c1", node="n2")), config=array())
     (answer,) = story.all(records.CommandDone)
     assert answer.text.startswith("n2 gets nothing any more; group 1: moved as soon as")
+
+
+# --- ends that no controller has seen ---------------------------------------------------------------------------------
+
+
+@tried(200)
+@given(st.data(), st.integers(0, 1), st.booleans())
+def test_a_rank_that_has_left_alone_while_nobody_led_is_judged_as_by_a_controller_that_saw_it(
+    data: st.DataObject, task: int, fails: bool
+) -> None:
+    """Of two ranks; the other one waits or has failed, and the lines of the two guards come in any order."""
+    other = 1 - task
+    waits = ev.Alive(A0, other, 12, "S", 12, Stage.SEEKING_QUORUM, 9.0)
+    error = ev.TaskFailed(A0, Evidence(other, None, code=1, error="RuntimeError: no answer"))
+    left = [*word(A0, task, at=12), said.task_done(A0, task, 12, term=fails)]
+    rest = [*word(A0, other, at=12), error if fails else waits]
+    turns = data.draw(st.permutations([left] * len(left) + [rest] * len(rest)))
+    lines = {id(left): iter(left), id(rest): iter(rest)}
+    merged = [next(lines[id(guard)]) for guard in turns]
+    cut = data.draw(st.integers(0, len(merged)))
+    two = past(live(A0, hosts=2), live(B0, hosts=2), step=12)
+    wide = array(groups={"workers": 2}, stop={"grace_s": 1.0})
+    heard = (11.5, word(B0, at=12), word(B0, 1, at=12)), (12, merged[:cut]), (12.1, merged[cut:])
+    story = play((10, opening(two)), (11, ALL), *heard, config=wide)
+    story.wait(14.5)
+    assert story.ids(act.Kill) == [A0]
+    story.turn(15, [ev.Ended(A0, code=1)])
+    (end,) = story.records("step_exited")
+    assert (end["cause"], end["rank"]) == ("left_on_sigterm" if fails else "left_early", task)
+
+
+SEEMED = Exit(0, 5.0, Cause.OK, ("n1",), code=0, step=12)  # group 0 has ended, and others may train on
+
+
+@pytest.mark.parametrize("known", [12, 38])
+def test_a_group_that_had_seemed_to_finish_has_not_although_the_other_has_ended_while_nobody_led(known: int) -> None:
+    before = past(live(B0), step=known, over={"group-0000": None}, exits={"group-0000": (SEEMED,)})
+    end = [*word(B0, at=40), said.task_done(B0, 0, 40), ev.Ended(B0, code=0)]
+    story = play((10, opening(before)), (11, ALL), (12, end), UP, config=array(groups={"min": 1}))
+    story.wait(20)
+    story.turn(20, [ev.Ended(step, code=137) for step in story.ids(act.Kill)])  # of group 0, if it was launched in time
+    assert story.reason().startswith("1 of 2 groups finished; group 0 did not")
+    ends = [(one["group"], one["attempt"], one["cause"]) for one in story.records("step_exited")]
+    assert {(0, 0, "left_early"), (1, 0, "ok")} <= {*ends}
+
+
+def test_of_loops_of_slightly_different_length_all_have_finished_whoever_leads() -> None:
+    before = past(live(B0), step=12, over={"group-0000": None}, exits={"group-0000": (SEEMED,)})
+    end = [*word(B0, at=14), said.task_done(B0, 0, 14), ev.Ended(B0, code=0)]
+    story = play((10, opening(before)), (11, ALL), (12, end), (13,), config=array())
+    assert story.reason() == "all groups finished"
+
+
+@pytest.mark.parametrize("known", [12, 38])
+def test_if_the_group_that_trained_on_was_killed_all_start_over(known: int) -> None:
+    before = past(live(B0), step=known, over={"group-0000": None}, exits={"group-0000": (SEEMED,)})
+    end = [*word(B0, at=40), *killed(B0, checkpoint=CHECKPOINT)]
+    story = play((10, opening(before)), (11, ALL), (12, end), UP, config=array())
+    story.turn(13, [ev.Ended(step, code=137, checkpoint=CHECKPOINT) for step in story.ids(act.Kill)])
+    story.wait(30)
+    assert story.records("group_given_up") == []
+    assert len(story.records("full_restart")) == 1
+    assert Phase.FAILED not in story.phases()

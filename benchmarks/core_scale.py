@@ -16,11 +16,12 @@ with the default settings, and measures from there:
     failure      a rank of one group is killed: the evidence, the end of its step, and the launch of the next attempt
     launch       the decision that launches every group
     start        all decisions from the first hello to the last group's first step, 100 events at a time
+    kept         the state as text, whole
+    changes      the changes of a failure after a heartbeat of all groups, as text
 
 Journal (seconds): a file of --lines lines, nearly all of them progress, in which groups fail now and then.
 
     status       `ftslurm status`: journal filter, typed records, status
-    successor    the same lines as the next controller replays them
 
 Lighthouse (milliseconds, benchmarks/lighthouse_rules.py has more): a quorum of all members.
 
@@ -34,6 +35,7 @@ from __future__ import annotations
 import argparse
 import asyncio
 import gc
+import json
 import os
 import random
 import sys
@@ -59,6 +61,7 @@ from ftslurm.core.state.events import (
     Granted,
     TaskFailed,
 )
+from ftslurm.core.state.kept import changes, encode
 from ftslurm.core.state.model import Allocation, Evidence, StepId
 from ftslurm.core.state.run_state import RunState
 from ftslurm.core.state.unit_names import LIGHTHOUSE, group_unit
@@ -66,11 +69,17 @@ from ftslurm.lighthouse import output
 from ftslurm.monitor.story import Story
 from ftslurm.protocol.stages import Stage
 from ftslurm.run.directory import RunDir
-from ftslurm.run.replay import read_past
 
 SIZES = (100, 1_000)
-COLUMNS = ("idle", "progress", "heartbeat", "hangs", "failure", "launch", "start")
-TARGETS = {"idle": 0.5, "heartbeat": 10.0, "failure": 2.0, "launch": 300.0}  # milliseconds, at 1,000 groups
+COLUMNS = ("idle", "progress", "heartbeat", "hangs", "failure", "launch", "start", "kept", "changes")
+TARGETS = {  # milliseconds, at 1,000 groups
+    "idle": 0.5,
+    "heartbeat": 10.0,
+    "failure": 2.0,
+    "launch": 300.0,
+    "kept": 100.0,
+    "changes": 10.0,
+}
 LIGHTHOUSE_COLUMNS = {
     "decision": "decision, issued",
     "encode": "encode the answer",
@@ -178,6 +187,11 @@ def measure(groups: int) -> dict[str, float]:
     row["hangs"] = min(run.heartbeat() for _ in range(TRIES))
     run.config.health.hang_after_s = 0.0
     row["failure"] = min(run.failure() for _ in range(TRIES))
+    before = run.state
+    run.heartbeat()
+    run.failure()
+    row["kept"] = timed_ms(lambda: json.dumps(encode(run.state)))
+    row["changes"] = timed_ms(lambda: json.dumps(changes(before, run.state)))
     return row
 
 
@@ -189,7 +203,7 @@ def measure_journal(groups: int, lines: int) -> dict[str, float]:
         def status() -> None:
             assert len(Story(run).status.groups) == groups
 
-        return {"status": timed_ms(status) / 1000, "successor": timed_ms(lambda: read_past(run)) / 1000}
+        return {"status": timed_ms(status) / 1000}
 
 
 def measure_lighthouse(members: int) -> dict[str, float]:

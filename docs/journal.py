@@ -25,14 +25,12 @@ from ftslurm.protocol.records import EVENTS, KEY, VERSION, JournalRecord
 from ftslurm.report.history_fold import HistoryFold
 from ftslurm.report.report_json import ReportJson
 from ftslurm.run.journal_lines import Fold, members
-from ftslurm.run.replay import Reading
 
 DIALECT = "https://json-schema.org/draft/2020-12/schema"
 READERS = {
     "status": StatusFold,
     "report": HistoryFold,
     "lines for people": sentences,
-    "the next controller": Reading,
 }
 SECTIONS = {
     "The run and its controllers": records.RunEvent,
@@ -63,7 +61,8 @@ def page() -> str:
     for title, section in SECTIONS.items():
         parts.append(f"\n## {title}\n")
         for record in (one for one in EVENTS if issubclass(one, section)):
-            read_by = ", ".join(name for name, handled in readers.items() if record.__name__ in handled)
+            by = [name for name, handled in readers.items() if record.__name__ in handled]
+            read_by = ", ".join(by) or "no part of ftslurm"
             parts.append(f"\n### `{record.event}`\n\n{inspect.getdoc(record)} Read by: {read_by}.\n")
             parts.append("\n| field | type | meaning |\n|---|---|---|\n")
             for name, types, meaning, optional in _fields(record):

@@ -23,10 +23,9 @@ from ftslurm.protocol.records import (
     StacksTaken,
 )
 from ftslurm.protocol.run_states import FAULTS
-from ftslurm.run import facts, inbox
+from ftslurm.run import facts, inbox, kept_state
 from ftslurm.run.directory import RunDir
 from ftslurm.run.journal import last_event
-from ftslurm.run.replay import read_past
 from ftslurm.security import programs
 from ftslurm.slurm import commands
 from ftslurm.words import listed, offer
@@ -134,19 +133,20 @@ class Steered:
         """
         run, talk = self.files, Conversation(self.files)
         talk.check(group=group, rank=rank)
-        past = read_past(run)
-        live = past.live.get(group_unit(group)) if past is not None else None
-        if live is None:
+        kept = kept_state.read(run)
+        unit = next((unit for unit in kept.live if unit.group == group), None) if kept is not None else None
+        if unit is None:
             raise NotDone(f"group {group} does not run now (ftslurm status {run.root})")
-        task, row = next((task, row) for task, row in enumerate(ranks.table(list(live.hosts))) if row.rank == rank)
-        shell = programs.module("ftslurm.guard.shell", f"--run={run.root}", f"--step={live.id}", f"--task={task}")
-        shell.append(f"--name=rank {rank} of group {group} (attempt {live.attempt})")
-        if talk.config.local:
+        local, slurm_step = talk.config.local, unit.current.slurm_step or ""
+        if None in unit.current.hosts or not (local or slurm_step):
+            raise NotDone(f"group {group} is starting: where its ranks run is not known yet; try again in a moment")
+        task, row = next((task, row) for task, row in enumerate(ranks.of(unit)) if row.rank == rank)
+        shell = programs.module("ftslurm.guard.shell", f"--run={run.root}", f"--step={unit.id}", f"--task={task}")
+        shell.append(f"--name=rank {rank} of group {group} (attempt {unit.attempt})")
+        if local:
             return shell
-        if live.slurm_step is None:
-            raise NotDone(f"group {group} is starting: its Slurm step is not known yet; try again in a moment")
         srun = commands.srun_command(
-            job=live.slurm_step.partition(".")[0],
+            job=slurm_step.partition(".")[0],
             name="attach",
             nodes=[row.node],
             gpus=bool(talk.config.groups.gpus),

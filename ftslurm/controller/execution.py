@@ -6,6 +6,7 @@ Only journal records and `Finish` are not handled here: the loop writes records 
 from __future__ import annotations
 
 import contextlib
+import logging
 import signal
 from collections.abc import Sequence
 from pathlib import Path
@@ -16,12 +17,13 @@ from ftslurm.config.schema import Config
 from ftslurm.core.jobs.supply import over
 from ftslurm.core.state import actions as act
 from ftslurm.core.state.actions import Action
-from ftslurm.core.state.events import Ended, Event, Heard, NodesNoted, TaskFailed
+from ftslurm.core.state.events import Ended, ErrandDone, Event, Heard, NodesNoted, TaskFailed
 from ftslurm.core.state.model import Evidence, StepId
 from ftslurm.core.state.run_state import RunState
 from ftslurm.core.state.unit_names import LIGHTHOUSE
+from ftslurm.errors import Distrusted
 from ftslurm.launchers.assignment import assignment
-from ftslurm.launchers.scheduler import AskOwnNodes
+from ftslurm.launchers.scheduler import Answer, AskOwnNodes, Request
 from ftslurm.launchers.step_processes import Children
 from ftslurm.protocol import messages
 from ftslurm.protocol.records import JournalRecord
@@ -30,6 +32,7 @@ from ftslurm.run.directory import RunDir
 from ftslurm.security import sharing
 
 END_WAIT_S = 30.0  # longest wait for a running submission when the run is over
+log = logging.getLogger("ftslurm.controller.loop")
 
 
 class Executor:
@@ -38,6 +41,7 @@ class Executor:
     def __init__(self, config: Config, run: RunDir, children: Children) -> None:
         self.config, self.run, self.children = config, run, children
         self.scheduler = children.scheduler
+        self._failed = set[act.Errand]()
 
     def carry_out(self, action: Action) -> Sequence[Event]:
         """Carry out an action. Return the events that are known at once."""
@@ -55,10 +59,10 @@ class Executor:
                     return [Heard(step, messages.Injected("cancel", "Slurm has not named the step"))]
             case act.Assign(step):
                 self.children.send(step, assignment(self.config, self.run, action))
-            case act.NoteBroken(node, reason):
-                exclude_file.write(self.config, self.run, node, reason)
-            case act.DistrustCheckpoints(group, attempt, after):
-                stored_checkpoints.distrust(self.config, self.run, group, attempt, after)
+            case act.NoteBroken():
+                return self._note(action)
+            case act.DistrustCheckpoints():
+                return self.children.background.ask(self._distrust(action))
             case act.Probe():  # while slurmctld is away a probe that does not come back proves nothing
                 return [*self.ask(action), *self.ask(AskOwnNodes())]
             case act.AskNodes():
@@ -83,6 +87,30 @@ class Executor:
             return []
         nodes, said = exclude_file.read(self.config, self.run)
         return [NodesNoted(frozenset(nodes), said)]
+
+    def _note(self, errand: act.NoteBroken) -> list[Event]:
+        """Tell other runs of a node."""
+        try:
+            exclude_file.write(self.config, self.run, errand.node, errand.reason)
+        except (OSError, Distrusted) as error:
+            return self._not_done(errand, str(error))
+        return [ErrandDone(errand)]
+
+    def _distrust(self, errand: act.DistrustCheckpoints) -> Request:
+        """Return the request to mark checkpoints. It is the same for every scheduler."""
+        argv, env = stored_checkpoints.distrust(self.config, self.run, errand.group, errand.attempt, errand.after)
+
+        def read(answer: Answer) -> list[Event]:
+            return self._not_done(errand, answer.text) if answer.code else [ErrandDone(errand)]
+
+        return Request(errand, argv, read, env, stored_checkpoints.ANSWER_S)
+
+    def _not_done(self, errand: act.Errand, why: str) -> list[Event]:
+        """Log once that an errand has failed. The core repeats it."""
+        if errand not in self._failed:
+            self._failed.add(errand)
+            log.warning("%s has failed and is tried again: %s", errand, why.strip()[-1000:])
+        return []
 
     def end(self, state: RunState) -> None:
         """Cancel the run's remaining jobs when the run is over, also those that are just being submitted."""

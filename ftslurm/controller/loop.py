@@ -5,7 +5,7 @@ The loop never waits for a Slurm command and never imports torch.
 
     gather   _gather: messages of workers, lines of srun, exits, answers of Slurm, signals, the inbox -> events
     decide   error_boundary.decide: events -> the next state and a list of actions (core/rules.py)
-    write    _write: the records among the actions, on disk before anything is done, or told that they are not
+    write    _write: the records among the actions and the new state, on disk before anything is done, or told that not
     act      _act: all other actions (execution.py)
     tell     _tell: the records again, to those who show them; after the actions, which do not wait for that
 """
@@ -19,6 +19,7 @@ import os
 import platform
 import selectors
 import signal
+import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
@@ -30,7 +31,7 @@ from immutables import Map
 from typing_extensions import assert_never
 
 from ftslurm.config.schema import Config, fixed_standbys, most_groups, standby_each
-from ftslurm.controller import open_files
+from ftslurm.controller import kill_switch, open_files
 from ftslurm.controller.error_boundary import ErrorBoundary, decide
 from ftslurm.controller.execution import Executor
 from ftslurm.controller.signals import SIGNALS, Wakeup
@@ -46,20 +47,19 @@ from ftslurm.core.groups import reports
 from ftslurm.core.lineage import continuity
 from ftslurm.core.rules import begin
 from ftslurm.core.state.actions import Action, Ask, Attach, Probe
-from ftslurm.core.state.events import Alive, Event, Granted, Heard, StopAsked, TaskFailed
+from ftslurm.core.state.events import Alive, Event, Granted, Heard, Leaving, StopAsked, TaskFailed
 from ftslurm.core.state.model import Evidence, Phase, Saved, StepId
-from ftslurm.core.state.past import Past
 from ftslurm.core.state.units import step_tasks
 from ftslurm.launchers.background import Answered
 from ftslurm.launchers.scheduler import AskOwnState, Scheduler
 from ftslurm.launchers.step_processes import Children, LauncherPrinted, News, Received, StepEnded
 from ftslurm.protocol import messages, records
 from ftslurm.protocol.causes import Cause
-from ftslurm.run import inbox, leadership, liveness, stored_checkpoints
+from ftslurm.run import inbox, kept_state, leadership, liveness, stored_checkpoints
 from ftslurm.run.directory import RunDir
 from ftslurm.run.journal_writer import Journal
+from ftslurm.run.kept_state import Kept
 from ftslurm.run.metadata import run_started
-from ftslurm.run.replay import home
 from ftslurm.security import run_key
 from ftslurm.security.json_text import brief
 from ftslurm.slurm.commands import is_batch
@@ -68,7 +68,6 @@ from ftslurm.slurm.commands import is_batch
 # after every 700 new values, the default, takes longer than the decisions.
 COLLECT_GARBAGE_AFTER = (100_000, 50, 100)
 SRUN_SAYS, MOST_SAID = "srun: error: ", 500
-UNSYNCED = (records.Progress, records.ScriptBegun)  # no later controller needs these: nothing waits for their disk
 INBOX_S = 0.25  # how often the inbox is read: one listing of a local folder
 INBOX_SHARE = 20  # of this process's time it takes at most the 20th part, whatever members of a group leave there
 SETTLES_S = 1.5  # after a signal the controller leads on for so long: it sees what else ends with its job
@@ -88,16 +87,16 @@ class Controller:
         run: RunDir,
         scheduler: Scheduler,
         tell: Callable[[Mapping[str, Any]], None],
-        past: Past | None = None,
+        kept: Kept | None = None,
         number: int | None = None,
         signals: int | None = None,
         after: str = "",
     ) -> None:
-        """Continue a run from its history.
+        """Begin a run, or go on with it.
 
         Args:
             tell: called with every event once it is in the journal.
-            past: the history of the run, as its earlier controllers have written it.
+            kept: what the controller before has left; None: there was none.
             number: this controller's leader number; None: a local run, which has one controller only.
             signals: a pipe of signals, see Wakeup.
             after: how the previous controller crashed.
@@ -107,19 +106,31 @@ class Controller:
         self.config, self.run_dir, self.tell, self.number = config, run, tell, number
         self.scheduler, allocation = scheduler, scheduler.allocation()
         self.separate_jobs = config.array and scheduler.job is not None  # the groups' jobs go on when this job ends
-        self._origin = time.time() - time.monotonic()  # a clock that is unix time at the start and never goes back
-        self.journal = Journal(run, self.now, lambda: number is None or leadership.held(run, number))
+        # A clock that is unix time at the start, and never goes back: not behind the controller before either.
+        self._origin = max(time.time(), kept.time if kept is not None else 0.0) - time.monotonic()
+        self.journal = Journal(run, self.now, self._leads, number or 0, kept)
         with contextlib.suppress(OSError):
             liveness.touch(run.alive)
 
-        self.state = begin(config)
-        homes = frozenset({home(allocation.name, os.environ.get("SLURM_RESTART_COUNT") or 0), platform.node()})
-        self.saved, refused = stored_checkpoints.begin_with(config, run)
-        self.events: list[Event] = [Granted(allocation, self.saved, past, refused, homes, Map(scheduler.leaves()))]
+        home = platform.node() if config.array else f"{allocation.name}.{os.environ.get('SLURM_RESTART_COUNT') or 0}"
+        granted = Granted(allocation, home=home, leaf_of=Map(scheduler.leaves()))
+        if kept is None:
+            self.state = begin(config)
+            self.saved, refused = stored_checkpoints.begin_with(config, run)
+            granted = replace(granted, checkpoint=self.saved, refused=refused)
+        else:  # an object store that does not answer must not end a run that goes on
+            self.state, self.saved = kept.state, kept.state.lineage.checkpoint
+            unmade = kept_state.unmade(run, kept.state)
+            granted = replace(granted, checkpoint=self._newest_checkpoint(), resumed=kept.time, unmade=unmade)
+        self.events: list[Event] = [granted]
         self.alive: dict[tuple[StepId, int], Alive] = {}  # each task's last message, until the next decision
-        self.start = run_started(config, run, allocation.name, number, past, after=after or None)
+        self.start = run_started(config, run, allocation.name, number, self.state, after or None)
         self.over = False  # the journal has its last line
         self.written: list[dict[str, object]] = []  # lines of the journal that `tell` has not been called with yet
+        self.commands = set[str]()  # names of files in the inbox that were read
+        self.commanded = False  # some of them since the last decision
+        self.closed = threading.Event()
+        self.writes_since = inf  # since when the loop has waited for a disk; inf: it does not
 
         self.wakeup = Wakeup(SIGNALS, signals)
         greeting = messages.encode(messages.RunKey(run_key.load_or_make(run.key).hex()))
@@ -157,6 +168,7 @@ class Controller:
         most = most_groups(self.config)
         steps = most + (most if standby_each(self.config) else fixed_standbys(self.config)) + 1
         open_files.allow(steps * tasks)
+        threading.Thread(target=self._beat_while_writing, name="alive", daemon=True).start()
         try:
             self._check_lead()
             self._record(self.start)
@@ -165,16 +177,19 @@ class Controller:
             for text in filter(None, (self.journal.damage, died)):
                 self._record(records.Warned(group=None, text=text))
             due = 0.0
-            while not self.state.finished and not self._leaves():
+            while True:  # once at least: an earlier controller may have finished its part of the run
                 while not self.events and not self._leaves() and self.now() < due:
                     self._gather(due)
                 self._gather(0.0)  # after a pause of this process: read all messages before judging any silence
                 actions = self._decide()
-                self._write(actions)
+                is_kept = self._write(actions)
                 self._act(actions)
+                if is_kept:
+                    self._flush(sync=True)  # readers on other nodes
                 self._tell()
                 due = self.state.wakes
-            return self._end()
+                if self.state.finished or self._leaves():
+                    return self._end()
         except leadership.Superseded:
             log.warning("another controller has taken the lead")
             self.children.leave()
@@ -188,19 +203,23 @@ class Controller:
 
     def _end(self) -> str:
         self.children.background.kill(Probe)  # srun goes on trying at a lost node
-        if self.state.finished:
+        ending = self.state.ending if self.state.finished else None
+        if ending is not None:
             self.executor.end(self.state)
         else:
-            self.children.leave()  # before the journal records it: then the next controller may adopt the steps
-            if self.config.lighthouse.kind != "ftslurm":
-                self.children.end_by_order()  # it cannot hand over to its successor
-            lines = (reports.line(unit, self.now()) for unit in self.state.groups)
-            self._write([line for line in lines if line is not None])
-            self._tell()
-            self.tell(self.journal.append(records.ControllerLeft(reason=self.leaving, leader=self.number)))
-        outcome = self.state.ending.outcome if self.state.ending else "left"
+            self._leave()
         self._close_journal()
-        return outcome
+        return ending.outcome if ending is not None else "left"
+
+    def _leave(self) -> None:
+        """Leave the steps to the next controller. Nothing that is decided now is carried out here."""
+        self.children.leave()  # before the journal records it: then the next controller may adopt the steps
+        if self.config.lighthouse.kind != "ftslurm":
+            self.children.end_by_order()  # it cannot hand over to its successor
+        lines = (reports.line(unit, self.now()) for unit in self.state.groups)
+        self.events.append(Leaving(self.leaving or "", self.number))
+        self._write([*(line for line in lines if line is not None), *self._decide()])
+        self._tell()
 
     def linger(self) -> None:
         """After `left`: wait until the next controller's Lighthouse has taken over, or the run is over."""
@@ -211,19 +230,23 @@ class Controller:
 
     def _close_journal(self) -> None:
         """Close the journal. If the end of the run cannot be written, leave it for `status`, and wait UNWRITTEN_S."""
-        until, ending = self.now() + UNWRITTEN_S, self.state.ending
+        until, ending = self.now() + UNWRITTEN_S, self.state.ending if self.state.finished else None
         while ending is not None and not self._flush(sync=True) and self.now() < until:
             said = f"the run has ended ({ending.outcome}: {ending.reason}), and {self.journal.complaint}"
             self._beat(said)
             time.sleep(INBOX_S)
         with contextlib.suppress(OSError):
             self.journal.close()
+        self.closed.set()
 
     def _check_lead(self) -> None:
         """Raise Superseded if another controller leads: this process may have been paused, or a file server away."""
         self.lead_checked = self.now()
-        if self.number is not None and not leadership.held(self.run_dir, self.number):
+        if not self._leads():
             raise leadership.Superseded
+
+    def _leads(self) -> bool:
+        return self.number is None or leadership.held(self.run_dir, self.number)
 
     # --- gather ------------------------------------------------------------------------------------------------------
 
@@ -234,9 +257,11 @@ class Controller:
             self.next_ping = now + self.config.heartbeat_s
             self._ping()
         if now >= self.next_inbox:
-            commands = inbox.take(self.run_dir.inbox)
+            commands = inbox.read(self.run_dir.inbox, self.commands)
             self.next_inbox = now + max(INBOX_S, INBOX_SHARE * (self.now() - now))
-            for command in commands:
+            self.commands.update(commands)
+            for command in commands.values():
+                self.commanded = True
                 with self.errors.contain("a command", command):
                     self._commanded(command)
         wake = min(self.next_ping, self.next_inbox, due + 0.001)
@@ -274,6 +299,16 @@ class Controller:
         """Show that this controller lives."""
         with contextlib.suppress(OSError):
             liveness.touch(self.run_dir.alive, complaint)
+
+    def _beat_while_writing(self) -> None:
+        """Show that this controller lives while its loop waits for a disk: another one would wait for it, too.
+
+        Not for ever: workers end themselves after orphan_after_s without a controller.
+        """
+        while not self.closed.wait(self.config.heartbeat_s):
+            waits_s = self.now() - self.writes_since
+            if self.config.heartbeat_s < waits_s < self.config.orphan_after_s / 2 and self._leads():
+                self._beat(self.journal.complaint)
 
     def _commanded(self, command: Mapping[str, Any]) -> None:
         """Read a command from the inbox."""
@@ -405,20 +440,31 @@ class Controller:
             log.info("%s", written)
         self.written.append(written)
 
-    def _write(self, actions: list[Action]) -> None:
-        """Write the records among the actions into the journal."""
+    def _write(self, actions: list[Action]) -> bool:
+        """Write the records among the actions into the journal, and what the next controller needs.
+
+        Returns:
+            Whether there is something that the next controller needs.
+        """
         if self.now() > self.lead_checked + self.config.heartbeat_s:
             self._check_lead()
-        lines = [action for action in actions if isinstance(action, records.JournalRecord)]
-        for record in lines:
+        for record in (action for action in actions if isinstance(action, records.JournalRecord)):
             if isinstance(record, records.StepExited):
                 record = replace(record, log=str(self._log_of(StepId(record.unit, record.attempt), record.rank or 0)))
             self._record(record)
-        self._flush(sync=any(not isinstance(record, UNSYNCED) for record in lines))
+        is_kept = self.journal.keep(self.state, always=self.commanded)
+        self.commanded = False
+        kill_switch.pull(self.run_dir, self.written, before=True)
+        self._flush(sync=False)
+        kill_switch.pull(self.run_dir, self.written, before=False)
+        if self.commands and self.journal.is_kept:
+            self.commands -= inbox.remove(self.run_dir.inbox, self.commands)
+        return is_kept
 
     def _flush(self, sync: bool) -> bool:
         """Write the journal; return whether all is written. Tell when that begins to fail, and when it works again."""
-        failed_before, done = self.journal.error is not None, self.journal.flush(sync)
+        failed_before, self.writes_since = self.journal.error is not None, self.now()
+        done, self.writes_since = self.journal.flush(sync), inf
         if failed_before != (self.journal.error is not None) and not self.state.finished:
             said = self.journal.complaint
             text = f"{said}: the training goes on" if said else self.journal.mended

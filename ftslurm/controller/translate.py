@@ -67,7 +67,7 @@ def asked(command: Mapping[str, Any]) -> events.Event | None:
     what, by, number = command["what"], command.get("by"), str(command.get("id"))[:100]
     by = by if is_whole(by) else "?"
     if what == "stop":
-        return events.StopAsked(f"stopped by {str(command.get('user', '?'))[:80]}", by)
+        return events.StopAsked(f"stopped by {str(command.get('user', '?'))[:80]}", by, command=number)
     group, rank, groups = (command.get(name) for name in ("group", "rank", "groups"))
     if what not in (*REQUESTS,) or not all(value is None or is_whole(value) for value in (group, rank, groups)):
         return None

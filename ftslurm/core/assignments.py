@@ -42,7 +42,7 @@ def assign(turn: Turn) -> None:
 
 def _is_ready(unit: Unit, config: Config) -> bool:
     """Return whether every task of a group's step waits for its assignment."""
-    if unit.phase is not Phase.STARTING or unit.group is None or unit.current.assigned:
+    if unit.phase is not Phase.STARTING or unit.group is None or unit.current.assigned or unit.adopting:
         return False
     return len(unit.current.ready) == tasks_of(unit, config) and None not in unit.current.hosts
 
@@ -68,7 +68,7 @@ def _begin(turn: Turn) -> None:
     """Start the scripts of the steps whose stores are up."""
     for unit in turn.attended():
         store = unit.current.store
-        if unit.phase is not Phase.STARTING or unit.group is None or store is None:
+        if unit.phase is not Phase.STARTING or unit.group is None or store is None or unit.adopting:
             continue
         if not turn.independent and (mixed := _mixed(turn, unit)):
             stop(turn, unit, mixed.cause, mixed)

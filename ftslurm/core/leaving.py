@@ -14,6 +14,7 @@ from ftslurm.core.jobs import queue, supply
 from ftslurm.core.jobs.queue import TOLD_S, leaves, living, update
 from ftslurm.core.jobs.supply import SAVES_S, SPARE_S, handover_at, may_ask, uses_jobs
 from ftslurm.core.lineage import rollover
+from ftslurm.core.state import errands
 from ftslurm.core.state.actions import NoteBroken
 from ftslurm.core.state.events import Asked
 from ftslurm.core.state.model import JOBS, LIVE, RUNS, Job, Out, Phase, Trait, Unit
@@ -188,7 +189,7 @@ def undrain(turn: Turn, event: Asked) -> str:
     said = f"{node} is used again" + (", when it is found to be sound: it was lost" if known.out else "")
     if left_out:
         turn.take_back(node, "a user takes it back")
-        turn.do(NoteBroken(node))
+        errands.add(turn, NoteBroken(node))
         said = f"{node} may be used again; health.preflight, if set, checks it before"
     supply.told_to_avoid(turn)
     return said

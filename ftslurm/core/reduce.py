@@ -21,15 +21,18 @@ from ftslurm.core.health import (
 )
 from ftslurm.core.jobs import queue, supply
 from ftslurm.core.lineage import continuity, rollover, takeover
+from ftslurm.core.state import errands
 from ftslurm.core.state.events import (
     Alive,
     Asked,
     Ended,
+    ErrandDone,
     Event,
     Explained,
     Granted,
     JobEnds,
     JobEvent,
+    Leaving,
     Looked,
     NodeFate,
     NodesLeft,
@@ -47,6 +50,7 @@ from ftslurm.protocol.causes import Cause, Says
 from ftslurm.protocol.traces import added
 from ftslurm.words import by_count, listed
 
+MOST_COMMANDS = 200  # taken last, of which a file may still be in the inbox
 CRASHES = (signal.SIGABRT, signal.SIGSEGV)
 
 
@@ -65,6 +69,11 @@ def observe(turn: Turn, event: Event) -> None:
             node_health.heard(turn, (event,))
         case Granted():
             _granted(turn, event)
+        case Leaving(reason, leader):
+            turn.set(left=True)
+            turn.do(records.ControllerLeft(reason=reason, leader=leader))
+        case ErrandDone(errand):
+            errands.done(turn, errand)
         case NodesLeft():
             queue.slurm_answered(turn)
             supply.nodes_left(turn, event)
@@ -115,6 +124,8 @@ def _asked(turn: Turn, event: Asked) -> None:
     """Do what a user asks for, and answer."""
     about: dict[str, Any] = {"command": event.command, "what": event.what, "by": event.by}
     about |= {"group": event.group, "rank": event.rank, "node": event.node or None}
+    if not _take(turn, event.command):
+        return
     before = len(turn.actions)
     try:
         text = REQUESTS[event.what](turn, event)
@@ -123,6 +134,15 @@ def _asked(turn: Turn, event: Asked) -> None:
     else:
         if text:
             turn.actions.insert(before, records.CommandDone(text=text, **about))
+
+
+def _take(turn: Turn, command: str) -> bool:
+    """Note that a command is taken; return False if an earlier controller has taken it."""
+    known = turn.state.commands
+    if command and command in known:
+        return False
+    turn.set(commands=(*known, command)[-MOST_COMMANDS:])
+    return True
 
 
 OF_GROUPS = (
@@ -197,21 +217,22 @@ _TOLD = (Cause.REQUESTED, Cause.CANCELLED, Cause.HANG)  # with these the control
 
 
 def _granted(turn: Turn, event: Granted) -> None:
+    if event.resumed is not None:
+        takeover.resume(turn, event)
+        return
     granted = event.allocation
     if granted.nodes:
-        turn.do(records.AllocationGranted(allocation=granted.name, nodes=granted.nodes, ends=None))
-    known = event.past is None and not turn.config.array  # no job has been submitted yet
-    turn.set(allocation=granted)
-    turn.set_job_pool(had=len(granted.nodes), polled=known)
+        turn.do(takeover.granted(granted))
+    turn.set(allocation=granted, home=event.home)
+    turn.set_job_pool(had=len(granted.nodes), polled=not turn.config.array)  # no job has been submitted yet
     turn.set_nodes(leaf_of=event.leaf_of)
     continuity.opened(turn, event)
-    if event.past is not None and event.past.stopped is not None and turn.goes_on:
-        reason, by = event.past.stopped  # the controller that was asked has died
-        turn.set(ending=Ending(RunOutcome.STOPPED, reason, by=by))
 
 
 def _stop_asked(turn: Turn, event: StopAsked) -> None:
     ending = turn.state.ending
+    if event.command and not _take(turn, event.command):
+        return
     if ending is not None and isinstance(event.by, str) and (event.by == SRUN or event.reason == ending.reason):
         return  # the srun of every step reports it; a user, who has a number, gets an answer each time
     if event.outcome is RunOutcome.REQUEUED:
@@ -289,12 +310,13 @@ def _step_up(turn: Turn, unit: Unit) -> None:
 
 def _lighthouse_up(turn: Turn, said: messages.LighthouseUp, unit: Unit) -> None:
     if said.serves:
-        turn.mark(unit, begun=turn.now)
+        turn.mark(unit, begun=unit.marks.begun or turn.now)
     if unit.phase is not Phase.STARTING:
         return  # it is already being brought down
+    is_known = bool(unit.current.ready)  # to the controller before this one
     run(turn, turn.attempt(unit, ready=Map({0: said.torchft})))
     turn.set(lighthouse_url=said.url)
-    if unit.reason != "adopted":
+    if not is_known:
         _step_ready(turn, unit, url=said.url)
 
 

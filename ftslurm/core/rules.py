@@ -27,6 +27,7 @@ from ftslurm.core.health import (
 from ftslurm.core.jobs import queue, supply
 from ftslurm.core.lineage import continuity, rollover, takeover
 from ftslurm.core.reduce import observe
+from ftslurm.core.state import errands
 from ftslurm.core.state.actions import Action, Finish, Kill
 from ftslurm.core.state.events import Alive, Ended, Event
 from ftslurm.core.state.model import LIVE, OVER, RUNS, Ending, Evidence, Out, Phase, RunOutcome, Trait, Unit
@@ -64,7 +65,7 @@ def decide(state: RunState, events: Sequence[Event], now: float, config: Config)
     _fold(turn, events)
     for _ in range(2):  # the second time, the first rules see what the last ones have changed
         before = turn.state
-        if before.finished:
+        if before.finished or before.left:
             break
         turn.begin()
         for rule in RULES:
@@ -243,8 +244,9 @@ def _finish(turn: Turn) -> None:
     """Finish the run in this job once it is brought to an end and no step is left."""
     state = turn.state
     living = state.table.count(*LIVE) or any(u.phase in LIVE for u in (state.lighthouse, *state.standbys))
-    if state.ending is None or living or not turn.due(state.ending.until):
+    if state.ending is None or living or not turn.due(state.ending.until) or errands.are_open(turn):
         return
+    errands.tell_undone(turn)
     ending = rollover.verdict(turn)
     # Steps of an earlier run.
     done = state.lineage.resume_step if state.lineage.resuming and ending.outcome is RunOutcome.SUCCEEDED else 0
@@ -315,5 +317,6 @@ RULES = (  # in this order, with the reason for each place; docs/architecture.md
     _tell,  # after `assign`: includes the groups that have just begun
     _bring_down,  # after every rule that stops something: the kill is part of the same decision
     reports.tell_waiting,  # it looks at who starts and who runs at the end of the decision
-    _finish,  # last: no step may be left
+    _finish,  # no step may be left
+    errands.carry_out,  # after the end: it waits for what was tried once more
 )

@@ -173,6 +173,7 @@ class Guard:
         self.imported_mb = 0  # private memory of the worker when it had imported everything
         self.told_room = False
         self.oom_kills, self.oom_at = processes.oom_kills(), -inf  # in this cgroup, and when the last was noticed
+        self.stopping = False  # a controller has told its group to stop
         self.term = False  # the worker was sent SIGTERM: by this guard, or with the whole step
         self.replaced = False  # the worker is another program by now
         self.selector = selectors.PollSelector()  # unlike epoll it takes any kind of stdin
@@ -235,9 +236,10 @@ class Guard:
             case messages.MayLeave():
                 self.task.position.may_leave = 1
             case messages.Stop():
-                self.term = True
-                with contextlib.suppress(ProcessLookupError):
-                    os.kill(self.worker, signal.SIGTERM)
+                if not self.stopping:  # else the controller before this one has said so
+                    with contextlib.suppress(ProcessLookupError):
+                        os.kill(self.worker, signal.SIGTERM)
+                self.stopping = self.term = True
             case messages.Kill():
                 self.obey_kill()
             case messages.Where():

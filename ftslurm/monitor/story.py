@@ -5,7 +5,6 @@ from __future__ import annotations
 from ftslurm.monitor.status import RunStatus
 from ftslurm.monitor.status_fold import StatusFold
 from ftslurm.run.directory import RunDir
-from ftslurm.run.replay import Reading
 from ftslurm.run.run_reader import RunReader
 from ftslurm.security.terminal import readable
 
@@ -13,12 +12,11 @@ from ftslurm.security.terminal import readable
 class Story:
     """A run, as read once."""
 
-    def __init__(self, run: RunDir, raw: bool = False, also: Reading | None = None) -> None:
+    def __init__(self, run: RunDir, raw: bool = False) -> None:
         """Read the journal, and of its progress the end.
 
         Args:
             raw: leave control characters in the status, which could steer a terminal; JSON and repr escape them.
-            also: takes in the same records, for the next controller.
 
         Raises:
             EnvironmentProblem: the journal cannot be read.
@@ -26,6 +24,4 @@ class Story:
         self.reader, folding = RunReader(run), StatusFold()
         for event in self.reader.up_to_now():
             folding.apply(event if raw else readable(event))
-            if also is not None:
-                also.apply(event)
         self.status: RunStatus = folding.status

@@ -37,6 +37,7 @@ class RunDir(Value):
     id = _Place("id")  # random characters that distinguish the run from one of the same name elsewhere
     events = _Place("events.jsonl")
     progress = _Place("progress.jsonl")  # how far the groups are, beside what happens (ftslurm.run.journal)
+    state = _Place("state")  # the state of the run as its controllers keep it, a file for each (ftslurm.run.kept_state)
     # The secret with which the run's processes authenticate each other (ftslurm.security.run_key); mode 0600.
     key = _Place("key")
     inbox = _Place("inbox")
@@ -114,6 +115,10 @@ class RunDir(Value):
             return self.logs / "lighthouse-step.log"
         return self.attempt(unit, attempt) / "step.log"
 
+    def kept(self, number: int) -> Path:
+        """Return the file in which a controller keeps the state; 0: it has no leader number."""
+        return self.state / f"{number:04d}.jsonl"
+
     def acted_on(self) -> list[Path]:
         """Return the folders and files on which programs act, as opposed to only showing them.
 
@@ -122,7 +127,7 @@ class RunDir(Value):
         inbox = [] if sharing.is_steerable(self.inbox) and not sharing.may_steer(self.inbox) else [self.inbox]
         folders = [self.root, self.submitit, *inbox, self.leaders, self.submitted, self.released, self.observer]
         files = [self.config, self.events, self.progress, self.id, self.key, self.job_id, self.code_record]
-        return [*folders, self.code, *files]
+        return [*folders, self.state, self.code, *files]
 
     def create(self, group: int | None = None, steer: bool = False) -> None:
         """Make the folders, private to this user.
@@ -141,7 +146,7 @@ class RunDir(Value):
         owned_files.write_file(self.root / ".gitignore", IGNORED, durable=False)
         for folder in (self.logs, self.submitit, self.results):
             sharing.make_folder(folder)
-        for folder in (self.inbox, self.checkpoints):
+        for folder in (self.inbox, self.checkpoints, self.state):
             folder.mkdir(mode=0o700)
         if steer and group is not None:
             sharing.share(self.inbox, group, sharing.INBOX)

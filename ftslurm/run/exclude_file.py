@@ -7,7 +7,6 @@ what cannot be read is told once, and the run goes on without it.
 from __future__ import annotations
 
 import json
-import logging
 import os
 import time
 from contextlib import suppress
@@ -26,7 +25,6 @@ VALID_S = 7 * 86400.0
 MOST_BYTES = 1 << 20
 MOST_NODES = 32  # the newest
 _MOST_REASON = 200
-log = logging.getLogger("ftslurm.exclude_file")
 
 
 def read(config: Config, run: RunDir) -> tuple[list[str], str]:
@@ -66,15 +64,17 @@ def read(config: Config, run: RunDir) -> tuple[list[str], str]:
 
 
 def write(config: Config, run: RunDir, node: str, reason: str) -> None:
-    """Note a node; without a reason: that it is not broken after all."""
+    """Note a node; without a reason: that it is not broken after all.
+
+    Raises:
+        OSError: the file cannot be written.
+        Distrusted: others could replace it.
+    """
     if config.cluster.exclude_file is None:
         return
     path = Path(config.cluster.exclude_file)
     row = {"node": node, "reason": reason[:_MOST_REASON], "run": run.root.name, "time": round(time.time(), 3)}
-    try:
-        owned_files.check_way(path, config.run.trust, made=True)
-        fd = owned_files.open_fd(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT)
-        with os.fdopen(fd, "wb", buffering=0) as file:
-            file.write(f"{json.dumps(row)}\n".encode())  # in one call: other runs may be writing, too
-    except (OSError, Distrusted) as error:
-        log.warning("%s is not written (cluster.exclude_file): %s", path, error)
+    owned_files.check_way(path, config.run.trust, made=True)
+    fd = owned_files.open_fd(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT)
+    with os.fdopen(fd, "wb", buffering=0) as file:
+        file.write(f"{json.dumps(row)}\n".encode())  # in one call: other runs may be writing, too

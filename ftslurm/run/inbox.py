@@ -12,6 +12,8 @@ import os
 import stat
 import time
 import uuid
+from collections.abc import Collection, Iterable
+from contextlib import suppress
 from heapq import nsmallest
 from pathlib import Path
 from typing import Any
@@ -48,32 +50,49 @@ def put(inbox: Path, what: str, **fields: object) -> str:
     return command
 
 
-def take(inbox: Path) -> list[dict[str, Any]]:
-    """Return and remove the oldest commands. Files of strangers are removed and ignored; folders stay, unopened."""
-    commands = []
+def read(inbox: Path, known: Collection[str] = ()) -> dict[str, dict[str, Any]]:
+    """Return the oldest commands by the names of their files, without known ones. `remove` them when they are done.
+
+    Files of strangers and files that are no commands are removed and ignored; folders stay, unopened.
+    """
+    commands = dict[str, dict[str, Any]]()
     shared = sharing.is_steerable(inbox)
     try:
         with os.scandir(inbox) as found:
             files = (one.name for one in found if one.name.endswith(".json") and not one.is_dir(follow_symlinks=False))
-            names = nsmallest(MOST_AT_ONCE, files)
+            names = nsmallest(MOST_AT_ONCE, (name for name in files if name not in known))
     except OSError:
-        return []  # the file server is down for a moment; the commands stay there
+        return {}  # the file server is down for a moment; the commands stay there
     for name in names:
-        path = inbox / name
-        try:
-            data, sender = _read(path, shared)
-            path.unlink()
-        except OSError:
-            continue
-        command = read_object(data)
-        if command is None or not isinstance(command.get("what"), str):
-            continue
-        if sender != os.geteuid():
-            if command["what"] == INTERNAL:
-                continue
-            command |= {"by": sender, "user": owned_files.user_name(sender)}  # whatever the file says
-        commands.append(command)
+        with suppress(OSError):
+            command = _command(*_read(inbox / name, shared))
+            if command is None:
+                (inbox / name).unlink()
+            else:
+                commands[name] = command
     return commands
+
+
+def remove(inbox: Path, names: Iterable[str]) -> set[str]:
+    """Remove the files of commands. Return the names of those that are gone."""
+    gone = set[str]()
+    for name in names:
+        with suppress(OSError):
+            (inbox / name).unlink(missing_ok=True)
+            gone.add(name)
+    return gone
+
+
+def _command(data: bytes, sender: int) -> dict[str, Any] | None:
+    """Return the command of a file, or None if it is none that its sender may give."""
+    command = read_object(data)
+    if command is None or not isinstance(command.get("what"), str):
+        return None
+    if sender == os.geteuid():
+        return command
+    if command["what"] == INTERNAL:
+        return None
+    return command | {"by": sender, "user": owned_files.user_name(sender)}  # whatever the file says
 
 
 def _read(path: Path, shared: bool) -> tuple[bytes, int]:

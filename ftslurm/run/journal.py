@@ -24,7 +24,7 @@ from ftslurm.security.json_text import is_finite, is_whole, read_object
 Event = Mapping[str, Any]
 
 _BLOCK, _PIECE = 1 << 20, 1 << 18  # bytes that are read at once, forwards and backwards
-_TAIL = 4096  # bytes; the lines that end a run are shorter
+_TAIL = 4096  # bytes that are read first for the last line; most are shorter
 
 
 class JournalReader:
@@ -120,13 +120,34 @@ def last_event(path: Path) -> str | None:
 
 
 def last_line(path: Path) -> Event | None:
-    """Return the last line without reading the rest; None: no line, or half a line."""
+    """Return the last line without reading the rest; None: no line, half a line, or one longer than a megabyte."""
     try:
         with owned_files.open_file(path) as file:
-            file.seek(max(0, os.fstat(file.fileno()).st_size - _TAIL))
-            return read_object(file.read().splitlines()[-1])
+            size, window = os.fstat(file.fileno()).st_size, _TAIL
+            while True:
+                lines = os.pread(file.fileno(), window, max(0, size - window)).splitlines()
+                if len(lines) > 1 or window >= min(size, _BLOCK):  # else the line may begin before the window
+                    return read_object(lines[-1])
+                window *= 4
     except (OSError, IndexError):
         return None
+
+
+def end(fd: int) -> tuple[int, int]:
+    """Return the seq of the last complete line, and the offset after it; (0, 0): there is none."""
+    size = os.fstat(fd).st_size
+    window = 1 << 16
+    while True:
+        start = max(0, size - window)
+        tail = os.pread(fd, window, start)
+        after = tail.rfind(b"\n") + 1
+        for line in reversed(tail[:after].split(b"\n")):
+            record = read_object(line)
+            if record is not None and is_whole(record.get("seq")):
+                return int(record["seq"]), start + after
+        if start == 0:
+            return 0, after
+        window *= 4
 
 
 # Read fields of a line. Another version may have written it, so a field of a wrong type counts as missing. So does a

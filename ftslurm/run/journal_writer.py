@@ -1,4 +1,6 @@
-"""Write a run's journal. Only the controller does, and who ends the run of one that is gone.
+"""Write a run's journal and the state that goes with it. Only the controller does, and who ends the run of a lost one.
+
+The state comes first (run/kept_state.py), then what happens, then progress. No file overtakes the one before it.
 
 Lines stay in memory until they are on disk: a full quota may show only when the file is synced. After an error what may
 be lost is cut off and written again, with the same bytes where readers have seen them.
@@ -13,19 +15,23 @@ from collections.abc import Callable, Mapping
 from contextlib import suppress
 from pathlib import Path
 
-from ftslurm.protocol.records import JournalRecord, Progress
+from ftslurm.core.state.kept import changes, encode
+from ftslurm.core.state.run_state import RunState
+from ftslurm.protocol.records import JournalRecord, Progress, ScriptBegun
+from ftslurm.run import journal, kept_state
 from ftslurm.run.directory import RunDir
+from ftslurm.run.kept_state import CHANGES, STATE, Kept
 from ftslurm.security import owned_files
-from ftslurm.security.json_text import is_whole, read_object
 
 RETRY_S, CALM_S = 1.0, 5.0
 TOLD_EVERY_S = 1.0  # groups report their steps once a second (large runs write fewer lines)
 _UNSYNCED = 1 << 16  # bytes that are written without being synced
+MOST_CHANGES = 1 << 20  # bytes; then the whole state is written again: the next controller reads no further back
 _WRITE = os.O_RDWR | os.O_APPEND
 
 
 class Journal:
-    """The writer of a run's journal. `append` collects lines; `flush` writes them at once.
+    """The writer of a run's journal. `append` and `keep` collect lines; `flush` writes them at once.
 
     Lines of progress go into a file of their own, after the events that they follow.
     """
@@ -35,39 +41,60 @@ class Journal:
         run: RunDir,
         clock: Callable[[], float] = time.time,
         leads: Callable[[], bool] = lambda: True,
+        number: int | None = None,
+        kept: Kept | None = None,
     ) -> None:
         """Open the journal, or create it.
 
         Args:
             leads: asked before anything is cut off: whether no other controller may have written meanwhile.
+            number: the controller's leader number, which names its file of the state; None: no controller writes this
+                journal. A controller's journal has no line before the first state is kept.
+            kept: what the controller before has left. The first flush writes the lines that it had promised.
 
         Raises:
             OSError: the file of the events cannot be opened or written, or is no regular file.
         """
-        self._clock = clock
+        self._run, self._clock, self._number = run, clock, number
+        self._state = _File(run.kept(number or 0), clock, leads)
         self._events, self._progress = _File(run.events, clock, leads), _File(run.progress, clock, leads)
+        self._files = (self._state, self._events, self._progress)
         self._events.open()
         with suppress(OSError):  # the first flush tells it
             self._progress.open()
-        missing = range(self._events.seq + 1, self._progress.seq + 1)
+        there, (promised, known) = self._events.seq, (kept.lines, kept.seq) if kept is not None else ((), 0)
+        self._batch = [dict(line) for line in promised if line["seq"] > there]  # lines that no state goes with yet
+        for line in self._batch:
+            self._events.append(line)
+        self._seq = max(there, known)
+        missing = range(self._seq + 1, self._progress.seq + 1)
         # What to tell of lines that a file system has lost in a crash.
         self.damage = f"lines {missing[0]} to {missing[-1]} of {run.events} are lost" if missing else ""
-        self._seq = max(self._events.seq, self._progress.seq)
+        self._seq = max(self._seq, self._progress.seq)
+        self._due = False  # one of these lines must not be lost
+        self._before: RunState | None = None  # the state that was kept last
+        self._changed = 0  # bytes of changes since the last whole one
+        self._is_alone = False  # the files of earlier controllers are removed
 
     @property
     def error(self) -> OSError | None:
         """Return why lines cannot be written: the first error, until nothing has failed for CALM_S."""
-        return self._events.error or self._progress.error
+        return next((file.error for file in self._files if file.error is not None), None)
 
     @property
     def complaint(self) -> str:
         """Return what to tell while lines cannot be written; "": they can."""
-        return self._events.complaint or self._progress.complaint
+        return next(filter(None, (file.complaint for file in self._files)), "")
 
     @property
     def mended(self) -> str:
         """Return what to tell once lines can be written again."""
-        return f"{max(self._events, self._progress, key=lambda file: file.failed).path} can be written again"
+        return f"{max(self._files, key=lambda file: file.failed).path} can be written again"
+
+    @property
+    def is_kept(self) -> bool:
+        """Return whether the next controller knows of all states that were kept."""
+        return not self._state.waits
 
     def append(self, record: JournalRecord) -> dict[str, object]:
         """Add a record to those that the next flush writes, and return its line as readers see it."""
@@ -76,13 +103,37 @@ class Journal:
             self._seq, file = self._seq + 1, self._events
         line = {"seq": self._seq, "time": now, "event": record.event} | record.fields
         file.append(line)
+        if file is self._events:
+            self._batch.append(line)
+            self._due = self._due or not isinstance(record, ScriptBegun)  # no later controller needs this one
         return line
+
+    def keep(self, state: RunState, always: bool = False) -> bool:
+        """Add the state after these records, for the next controller. Return whether there was anything to keep.
+
+        Args:
+            always: also without records.
+        """
+        if not (always or self._due):
+            return False
+        whole = self._before is None or self._changed > MOST_CHANGES
+        now = {STATE: encode(state)} if whole or self._before is None else {CHANGES: changes(self._before, state)}
+        size = self._state.append({**now, "seq": self._seq, "time": self._clock(), "lines": self._batch})
+        self._before, self._batch, self._due = state, [], False
+        self._changed = 0 if whole else self._changed + size
+        return True
 
     def flush(self, sync: bool = True) -> bool:
         """Write the collected lines; with `sync` those of events are on disk when this returns True.
 
-        Never raises: after an error (`error`) it is tried again every RETRY_S. Progress never overtakes its events.
+        The state is on disk in any case. Never raises: after an error (`error`) it is tried again every RETRY_S.
         """
+        self._state.flush(sync=True)
+        if self._state.waits or (self._number is not None and self._before is None):
+            return False
+        if self._before is not None and not self._is_alone:
+            self._is_alone = True
+            kept_state.remove(self._run, self._number or 0)
         done = self._events.flush(sync)
         if self._events.is_written:
             self._progress.flush(False)
@@ -94,11 +145,11 @@ class Journal:
         Raises:
             OSError: the disk is full or lost, and events with it.
         """
-        try:
-            self._events.close()
-        finally:
-            with suppress(OSError):
-                self._progress.close()
+        done, error = self.flush(), self._state.error or self._events.error
+        for file in self._files:
+            file.close()
+        if not done and error is not None:
+            raise error
 
 
 class _File:
@@ -121,6 +172,10 @@ class _File:
         return f"{self.path} cannot be written ({why}), so its lines wait in memory" if why else ""
 
     @property
+    def waits(self) -> bool:
+        return bool(self._lines)
+
+    @property
     def is_written(self) -> bool:
         return self._written == self._waiting
 
@@ -133,10 +188,11 @@ class _File:
             raise
         self._fd = fd
 
-    def append(self, line: Mapping[str, object]) -> None:
+    def append(self, line: Mapping[str, object]) -> int:
         # ASCII only: a script's output may contain bytes that are not text, and these must not stop the controller.
         self._lines.append(json.dumps(line, default=str, separators=(",", ":")).encode("ascii") + b"\n")
         self._waiting += len(self._lines[-1])
+        return len(self._lines[-1])
 
     def flush(self, sync: bool) -> bool:
         now = self._clock()
@@ -150,12 +206,14 @@ class _File:
         return not self._lines
 
     def _write(self, sync: bool) -> None:
+        if not self._lines:
+            return
         if (self._fd < 0 or (self.error is not None and not self._written)) and not self._reopened():
             return
         data = b"".join(self._lines)
         while self._written < len(data):
             self._written += os.write(self._fd, memoryview(data)[self._written :])
-        if data and (sync or len(data) > _UNSYNCED):
+        if sync or len(data) > _UNSYNCED:
             os.fsync(self._fd)
             self._size += len(data)
             self._lines, self._waiting, self._written = [], 0, 0
@@ -177,27 +235,12 @@ class _File:
         return True
 
     def close(self) -> None:
-        done = self.flush(sync=True)
         if self._fd >= 0:
             os.close(self._fd)
-        if not done and self.error is not None:
-            raise self.error
 
 
 def _seal(fd: int) -> int:
     """Cut off a half last line, and return the seq of the last complete one (0: there is none)."""
-    size = os.fstat(fd).st_size
-    window = 1 << 16
-    while True:
-        start = max(0, size - window)
-        tail = os.pread(fd, window, start)
-        end = tail.rfind(b"\n") + 1
-        for line in reversed(tail[:end].split(b"\n")):
-            record = read_object(line)
-            if record is not None and is_whole(record.get("seq")):
-                os.ftruncate(fd, start + end)
-                return int(record["seq"])
-        if start == 0:
-            os.ftruncate(fd, end)
-            return 0
-        window *= 4
+    seq, end = journal.end(fd)
+    os.ftruncate(fd, end)
+    return seq

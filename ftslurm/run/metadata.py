@@ -6,20 +6,20 @@ import os
 import platform
 
 from ftslurm.config.schema import Config
-from ftslurm.core.state.past import Past
+from ftslurm.core.state.run_state import RunState
 from ftslurm.protocol.records import RunStarted
 from ftslurm.run.directory import RunDir
 
 
 def run_started(
-    config: Config, run: RunDir, job: str, number: int | None, past: Past | None = None, after: str | None = None
+    config: Config, run: RunDir, job: str, number: int | None, state: RunState, after: str | None = None
 ) -> RunStarted:
     """Return the record with which a controller begins.
 
     Args:
         job: the Slurm job in which the controller runs.
         number: the controller's number as leader (leadership.py).
-        past: state that earlier controllers have left.
+        state: the state from which it goes on.
         after: how the controller before it crashed.
     """
     groups = config.groups
@@ -28,7 +28,7 @@ def run_started(
         name=config.run.name,
         job_id=job,
         requeues=int(os.environ.get("SLURM_RESTART_COUNT") or 0),
-        groups=past.groups if past is not None and past.groups is not None else groups.count,  # `ftslurm scale`
+        groups=sum(not unit.retired for unit in state.groups),  # `ftslurm scale` changes it
         workers=groups.nodes * groups.workers,
         roles=dict(groups.roles),
         lighthouse=config.lighthouse.kind,

@@ -6,11 +6,9 @@ An object store is asked by a process of its own: it may be slow, or never answe
 from __future__ import annotations
 
 import json
-import logging
 import os
 import subprocess
 from contextlib import suppress
-from threading import Thread
 from typing import Any
 
 from ftslurm.checkpoint import store
@@ -22,8 +20,8 @@ from ftslurm.run import checkpoint_owner
 from ftslurm.run.directory import RunDir
 from ftslurm.security import programs
 
-log = logging.getLogger("ftslurm.stored_checkpoints")
 ANSWER_S = 90.0  # the client libraries try again by themselves
+Command = tuple[list[str], dict[str, str]]  # of a process that asks ftslurm.checkpoint.store: words, environment
 
 
 def url(config: Config) -> str | None:
@@ -62,22 +60,9 @@ def begin_with(config: Config, run: RunDir) -> tuple[Saved | None, str | None]:
     return saved, refused
 
 
-def distrust(config: Config, run: RunDir, group: int, attempt: int, after: int) -> None:
-    """Have nobody restore what an attempt of a group has saved after a step.
-
-    An object store is written in the background; the controller does not end before.
-    """
-
-    def mark() -> None:
-        try:
-            _ask(config, run, "distrust", run.root.name, str(group), str(attempt), str(after))
-        except (OSError, EnvironmentProblem) as error:
-            log.warning("checkpoints of group %s, which had diverged, may be restored: %s", group, error)
-
-    if url(config) is None:
-        mark()
-    else:
-        Thread(target=mark).start()
+def distrust(config: Config, run: RunDir, group: int, attempt: int, after: int) -> Command:
+    """Return the command that has nobody restore what an attempt of a group has saved after a step."""
+    return _command(config, run, "distrust", run.root.name, str(group), str(attempt), str(after))
 
 
 def _ask(config: Config, run: RunDir, what: str, *words: str) -> Any:
@@ -87,13 +72,12 @@ def _ask(config: Config, run: RunDir, what: str, *words: str) -> Any:
         OSError: a folder cannot be used.
         EnvironmentProblem: an object store cannot be used.
     """
-    place = config.checkpoint.dir or str(run.checkpoints)
+    place = _place(config, run)
     if url(config) is None:
         return store.answer(what, place, *words)
-    command = programs.module("ftslurm.checkpoint.store", what, place, *words)
-    environ = {**os.environ, **{name: str(value) for name, value in config.job.env.items()}}
+    argv, env = _command(config, run, what, *words)
     try:
-        done = subprocess.run(command, env=environ, capture_output=True, timeout=ANSWER_S, check=True)
+        done = subprocess.run(argv, env=env, capture_output=True, timeout=ANSWER_S, check=True)
         return json.loads(done.stdout)
     except subprocess.CalledProcessError as error:
         last = error.stderr.decode(errors="replace").strip().rpartition("\n")[2][:600]
@@ -105,3 +89,12 @@ def _ask(config: Config, run: RunDir, what: str, *words: str) -> Any:
         raise EnvironmentProblem(f"checkpoint.dir={place} cannot be used: no answer within {ANSWER_S:g} s") from None
     except (OSError, ValueError) as error:
         raise EnvironmentProblem(f"checkpoint.dir={place} cannot be used: {error}") from error
+
+
+def _command(config: Config, run: RunDir, what: str, *words: str) -> Command:
+    environ = {**os.environ, **{name: str(value) for name, value in config.job.env.items()}}
+    return programs.module("ftslurm.checkpoint.store", what, _place(config, run), *words), environ
+
+
+def _place(config: Config, run: RunDir) -> str:
+    return config.checkpoint.dir or str(run.checkpoints)

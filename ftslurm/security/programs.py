@@ -14,6 +14,7 @@ _SAFE = "import sys; sys.path[:1] = filter(None, sys.path[:1]); "  # the working
 _MODULE = _SAFE + "from runpy import run_module; run_module(sys.argv.pop(1), run_name='__main__', alter_sys=True)"
 _CODE = _SAFE + "exec(sys.argv.pop(1))"
 _PRIVATE = ("FTSLURM_", "SUBMITIT_")
+TEST_KILL = "FTSLURM_TEST_KILL"  # see controller/kill_switch.py
 
 
 def module(name: str, *words: str, python: Sequence[str] = ()) -> list[str]:
@@ -32,4 +33,4 @@ def code(text: str, *words: str) -> list[str]:
 
 def of_a_new_run(environ: Mapping[str, str]) -> dict[str, str]:
     """Return the environment with which a run is submitted: without what another run, or one of its hooks, has set."""
-    return {name: value for name, value in environ.items() if not name.startswith(_PRIVATE)}
+    return {name: value for name, value in environ.items() if name == TEST_KILL or not name.startswith(_PRIVATE)}

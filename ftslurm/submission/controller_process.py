@@ -11,6 +11,7 @@ import logging
 import os
 import signal
 import sys
+from contextlib import suppress
 from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -24,10 +25,11 @@ from ftslurm.launchers.srun import Slurm
 from ftslurm.monitor.status import RunStatus
 from ftslurm.monitor.story import Story
 from ftslurm.protocol.records import RunFinished
-from ftslurm.run import configuration, full_disk, leadership, liveness, log_cap
+from ftslurm.run import configuration, full_disk, kept_state, leadership, liveness, log_cap
 from ftslurm.run.directory import RunDir
 from ftslurm.run.journal import Event
-from ftslurm.run.replay import Reading
+from ftslurm.run.journal_writer import Journal
+from ftslurm.run.kept_state import Kept
 from ftslurm.security import process_title
 from ftslurm.submission import observing
 from ftslurm.submission.lead import BAD_INPUT, UNWRITTEN
@@ -117,16 +119,15 @@ def control(
     try:
         scheduler: Scheduler = ThisMachine(config, run) if config.local else Slurm(config, run)
         with liveness.kept(run.alive, config.heartbeat_s, lambda: number is None or leadership.held(run, number)):
-            reading = Reading()
-            story = Story(run, also=reading)
-            if output is not None:
-                output.known = story.status
+            kept = _taken_over(run, number)
             if (over := leadership.final(run)) is not None:
                 print(f"ftslurm: the run is over ({over}): this job, which was started again, ends", flush=True)
                 return leadership.code(run)
+            if output is not None:
+                output.known = Story(run).status
             from ftslurm.controller.loop import Controller
 
-            controller = Controller(config, run, scheduler, tell, reading.past, number, signals, after)
+            controller = Controller(config, run, scheduler, tell, kept, number, signals, after)
         with observing.observed(config, run, number) as tell_at_once:
             outcome = controller.run(tell_at_once)
         if outcome == "left":
@@ -150,6 +151,20 @@ def control(
     if outcome in ("failed", "stopped"):
         return UNWRITTEN
     return 0 if outcome in ("succeeded", "left", leadership.SUPERSEDED) else 1
+
+
+def _taken_over(run: RunDir, number: int | None) -> Kept | None:
+    """Return what the controller before has left, and write the lines of the journal that it had promised.
+
+    None: there was no controller, or the run is over.
+    """
+    if leadership.final(run) is not None:
+        return None
+    kept = kept_state.read(run, number)
+    if kept is not None and kept.lines:
+        with suppress(OSError):  # a full disk: the journal of this controller writes them
+            Journal(run, kept=kept).close()
+    return kept
 
 
 def _write_report(run: RunDir, logger: logging.Logger) -> None:

@@ -13,7 +13,7 @@ from contextlib import suppress
 
 from ftslurm.config.schema import Config
 from ftslurm.controller.signals import SIGNALS, Wakeup
-from ftslurm.errors import complain
+from ftslurm.errors import FtslurmError, complain
 from ftslurm.protocol.readiness import readable
 from ftslurm.run import leadership
 from ftslurm.run.directory import RunDir, replace_text
@@ -87,13 +87,17 @@ def _patiently(lead: Lead, after: int | None) -> bool:
 
 def give_up(run: RunDir, reason: str) -> int:
     """End a run that no controller can lead: write the end of its journal and cancel its steps."""
-    from ftslurm.run.replay import read_past
+    from ftslurm.run import kept_state
     from ftslurm.slurm import client
     from ftslurm.submission import requeue
 
-    past = read_past(run)
+    steps = list[str]()
+    with suppress(FtslurmError):
+        kept = kept_state.read(run)
+        live = kept.live if kept is not None else ()
+        steps = [unit.current.slurm_step for unit in live if unit.current.slurm_step]
     with suppress(OSError):
         requeue.end_journal(run, reason, "failed")
-    client.cancel(*(live.slurm_step for live in past.live.values() if live.slurm_step) if past is not None else ())
+    client.cancel(*steps)
     complain(reason)
     return 1

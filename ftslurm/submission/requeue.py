@@ -12,23 +12,21 @@ from __future__ import annotations
 import os
 import time
 from collections.abc import Mapping
-from contextlib import closing
+from contextlib import closing, suppress
 from dataclasses import replace
 from pathlib import Path
 
 from ftslurm.config import compose
 from ftslurm.config.schema import Config
-from ftslurm.core.state.unit_names import GROUP
 from ftslurm.errors import EnvironmentProblem
 from ftslurm.monitor.story import Story
 from ftslurm.protocol.causes import Cause
 from ftslurm.protocol.records import RunFinished, StepExited
-from ftslurm.run import leadership
+from ftslurm.run import kept_state, leadership
 from ftslurm.run.directory import RunDir
 from ftslurm.run.journal import Event
 from ftslurm.run.journal_lines import read
 from ftslurm.run.journal_writer import Journal
-from ftslurm.run.replay import Reading
 from ftslurm.security import owned_files
 from ftslurm.slurm import client, commands
 from ftslurm.slurm.parse import read_state
@@ -60,25 +58,21 @@ def go_on(config: Config, run: RunDir) -> str | None:
 def end_journal(run: RunDir, reason: str, outcome: str = "stopped", by: int | None = None) -> Event:
     """Write the end of the journal of a run without a controller, so that no reader waits for it; tell its hooks.
 
-    The steps that still run, as far as the journal tells, end with it. `by` is the user who has asked for it.
+    The steps that still run, as far as the kept state tells, end with it. `by` is the user who has asked for it.
     """
-    reading = Reading()
-    story = Story(run, also=reading)
-    with closing(Journal(run)) as journal:
-        for step in reading.live.values():
-            group = int(step.unit.removeprefix(f"{GROUP}-")) if step.unit.startswith(GROUP) else None
-            ended = {
-                "event": StepExited.event,
-                "unit": step.unit,
-                "group": group,
-                "attempt": step.attempt,
-                "cause": Cause.CANCELLED.value,
-                "error": "the run has no controller any more",
-                "step": step.step,
-            }
+    kept = None
+    with suppress(EnvironmentProblem):  # the run ends, whatever is known of its steps
+        kept = kept_state.read(run)
+    with closing(Journal(run, kept=kept)) as journal:
+        journal.flush()
+        status = Story(run).status
+        for unit in kept.live if kept is not None else ():
+            step = next((of.step for of in status.groups if of.group == unit.group), None)
+            ended = {"event": StepExited.event, **unit.names, "cause": Cause.CANCELLED.value}
+            ended |= {"error": "the run has no controller any more", "step": step}
             journal.append(read(ended))
         reason = reason[:1000]
-        steps, restarts = story.status.step, story.status.restarts
+        steps, restarts = status.step, status.restarts
         line = journal.append(RunFinished(outcome=outcome, reason=reason, steps=steps, restarts=restarts, by=by))
     observing.tell_the_end(run)
     return line

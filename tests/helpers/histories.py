@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from math import inf, nextafter
@@ -16,6 +17,7 @@ from ftslurm.core.groups.exits import last_failure
 from ftslurm.core.rules import begin, decide
 from ftslurm.core.state import actions as act
 from ftslurm.core.state import events as ev
+from ftslurm.core.state import kept
 from ftslurm.core.state.model import ALL, Allocation, Evidence, Job, Phase, Saved, StepId, Unit
 from ftslurm.core.state.run_state import RunState
 from ftslurm.protocol import messages as msg
@@ -151,10 +153,11 @@ class Story:
     state: RunState
     done: list[tuple[float, act.Action]] = field(default_factory=list)
     now: float = 0.0
+    finds_files_again: bool = False  # commands that were taken: their files are still in the inbox
 
     def turn(self, now: float, events: Sequence[ev.Event]) -> list[act.Action]:
         """Decide once, as the controller does; check that deciding again changes nothing and returns no action."""
-        events = flat(events)
+        events = self._named_anew(flat(events))
         self._nothing_before(min(now, self.state.wakes))
         self.now = now
         everyone = decide(awake(self.state), events, now, self.config)
@@ -167,7 +170,36 @@ class Story:
         due = self.state.wakes
         assert due > now or self.state.finished, f"at {now}: the next deadline, {due}, is not in the future"
         self.done += [(now, action) for action in actions]
+        if errands := [ev.ErrandDone(action) for action in actions if isinstance(action, act.Errand)]:
+            self.turn(now, errands)
         return actions
+
+    def taken_over(self, now: float, *, home: str | None = None, nodes: int | None = None, **granted: Any) -> Story:
+        """Have another controller go on with the state, of which it knows what is kept.
+
+        Args:
+            now: when it begins.
+            home: where it runs; None: where the one before has run.
+            nodes: the number of its own nodes, n1, ...; None: as before.
+            granted: other fields of Granted.
+        """
+        self.wait(now)
+        before = self.state
+        self.state = kept.decode(json.loads(json.dumps(kept.encode(before))))
+        own = before.allocation if nodes is None else Allocation("7", tuple(f"n{i + 1}" for i in range(nodes)))
+        begins = ev.Granted(own, home=before.home if home is None else home, resumed=self.now, **granted)
+        self.turn(now, [begins])
+        return self
+
+    def _named_anew(self, events: list[ev.Event]) -> list[ev.Event]:
+        """Give each command an id of its own: tests call many of them c1."""
+        known, found = set(() if self.finds_files_again else self.state.commands), list[ev.Event]()
+        for event in events:
+            if isinstance(event, ev.Asked) and event.command in known:
+                event = replace(event, command=f"{event.command}-{len(known)}")
+            known |= {event.command} if isinstance(event, ev.Asked) and not self.finds_files_again else set()
+            found.append(event)
+        return found
 
     def _nothing_before(self, time: float) -> None:
         """Check that no rule does anything by itself before the time at which it wants to be asked again."""

@@ -185,8 +185,11 @@ def test_a_member_cannot_speak_for_another_or_for_a_pilot(reachable: Path) -> No
     assert leave(COLLEAGUE, [LAB], "3.json", mode=0o666, what="stop") == 0
     assert leave(OTHER, [], "5.json", what="stop") != 0
     assert in_child(COLLEAGUE, [LAB], lambda: len(os.listdir(run.inbox))) == 98
-    commands = inbox.take(run.inbox)
-    assert [(c["what"], c["by"], c["user"]) for c in commands] == [("stop", COLLEAGUE, str(COLLEAGUE))]
+    commands = inbox.read(run.inbox)
+    told = [(c["what"], c["by"], c["user"]) for c in commands.values()]
+    assert told == [("stop", COLLEAGUE, str(COLLEAGUE))]
+    assert [path.name for path in run.inbox.iterdir()] == ["1.json"] == [*commands]
+    assert inbox.remove(run.inbox, commands) == {"1.json"}
     assert list(run.inbox.iterdir()) == []
     assert run.inbox not in run.acted_on()
 

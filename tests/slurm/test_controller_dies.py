@@ -81,6 +81,44 @@ def test_a_rank_that_leaves_alone_as_the_controller_dies_is_judged_by_the_next_o
     assert [end["cause"] for end in (*rest, *run.named("step_exited", group=1))] == ["ok", "ok"]
 
 
+def at_night(when: str) -> object:
+    return pytest.param(when, marks=pytest.mark.nightly)
+
+
+@pytest.mark.parametrize(
+    "when",
+    [
+        "step_launched:group-0001",  # none of the run's first launches is made
+        "step_exited",
+        at_night("step_exited:before"),
+        at_night("step_launched:group-0001:before"),
+        at_night("step_ready"),
+        at_night("step_ready:before"),
+        at_night("group_joined:before"),
+        at_night("group_joined"),
+        at_night("restart_scheduled"),
+    ],
+)
+def test_what_a_controller_had_decided_is_done_by_the_next_one(
+    when: str, slurm: Backend, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It dies when a decision is on disk and not carried out, or just before it is on disk."""
+    monkeypatch.setenv("FTSLURM_TEST_KILL", when)
+    run = slurm.start("groups.count=2", args={"open-end": True, "step-time": 0.2})
+    run.wait_for_steps(5, 2)
+    run.kill(1)
+    run.wait_until_back(1)
+    steps = run.end_soon()
+    run.finish()
+    assert run.named("run_started")[-1]["leader"] == 2
+    assert [line["seq"] for line in run.events] == list(range(1, 1 + len(run.events)))
+    exits = [(line["unit"], line["attempt"], line["cause"]) for line in run.named("step_exited", unit="group-0001")]
+    assert exits == [("group-0001", 0, "killed"), ("group-0001", 1, "ok")]
+    assert [line["attempt"] for line in run.named("step_launched", unit="group-0001")] == [0, 1]
+    assert run.named("group_joined", group=1)[-1]["recovery_s"]
+    run.check_training(steps, survivors={0}, returned={1})
+
+
 def test_a_controller_that_crashes_again_and_again_ends_the_run_and_says_why(slurm: Backend) -> None:
     run = slurm.start("groups.count=2", args={"open-end": True, "step-time": 0.2})
     run.wait_for_steps(2, 2)

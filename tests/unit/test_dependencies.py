@@ -60,6 +60,7 @@ PURE = {
     "random",  # only random.Random(seed).random(), which is the same everywhere
     # Not re: what Slurm, drivers and libraries say is read at the border (run/log_signs.py, slurm/evidence.py).
     "signal",  # only for the names
+    "types",
     "typing",
     "typing_extensions",
 }
@@ -119,6 +120,7 @@ def test_the_core_imports_nothing_that_could_block_log_or_vary() -> None:
     used = {used for name in MODULES if name.startswith("ftslurm.core.") for used in imports(name)}
     assert {name for name in used - PURE if ".core." not in name} == {
         "ftslurm.config.schema",
+        "ftslurm.config.store_url",
         "ftslurm.protocol.causes",
         "ftslurm.protocol.job_states",
         "ftslurm.protocol.records",

@@ -8,6 +8,7 @@ from ftslurm.core.groups import fault_drills, finishing, placement, reports, res
 from ftslurm.core.groups.launching import has_room
 from ftslurm.core.groups.verdict import classify, describe
 from ftslurm.core.jobs import queue
+from ftslurm.core.state import errands
 from ftslurm.core.state.actions import DistrustCheckpoints, NoteBroken
 from ftslurm.core.state.events import Ended
 from ftslurm.core.state.model import LIVE, OVER, Exit, Marks, Out, Phase, Trait, Unit, replace
@@ -51,7 +52,7 @@ def ended(turn: Turn, event: Ended, unit: Unit) -> None:
 def distrust(turn: Turn, group: int, attempt: int, after: int) -> None:
     """Have nobody restore what a group that had diverged has saved after a step, in this attempt or one before."""
     turn.do(records.CheckpointsDistrusted(group=group, attempt=attempt, step=after))
-    turn.do(DistrustCheckpoints(group, attempt, after))
+    errands.add(turn, DistrustCheckpoints(group, attempt, after))
 
 
 def _with_intent(turn: Turn, unit: Unit) -> Unit:
@@ -237,7 +238,7 @@ def _group_failed(turn: Turn, unit: Unit, verdict: Exit) -> None:
         return
     if not _got_anywhere(turn) and _all_failed_alike(turn.state):  # it is no node's fault
         for node in sorted(turn.nodes.out(Out.BLAMED)):
-            turn.do(NoteBroken(node))
+            errands.add(turn, NoteBroken(node))
         turn.fail("every group failed before its first step, all in the same way")
         return
     _blame(turn, unit)
@@ -292,10 +293,11 @@ def _blame(turn: Turn, unit: Unit) -> None:
     number = _STANDBYS if unit.group is None else unit.group
     last, broken = unit.exits[-1], {e.node for e in unit.exits if e.cause.row.blame is Blame.BROKEN}
     node = placement.suspect(unit.exits, restart.WINDOW_S)
+    fails = last.cause.row.blame is Blame.IF_AGAIN
     for other in sorted(turn.nodes.out(Out.BLAMED) - broken - {node}):
-        if turn.nodes.of(other).group == number:
+        if fails and turn.nodes.of(other).group == number:
             turn.take_back(other, f"group {unit.group} fails elsewhere too")
-            turn.do(NoteBroken(other))
+            errands.add(turn, NoteBroken(other))
     reason = f"group {unit.group} failed there {placement.TWICE} times, and nowhere else"
     if last.cause.row.blame is Blame.BROKEN and last.node is not None:
         node, reason = last.node, f"{last.cause.row.words}: {last.error}"
@@ -306,7 +308,7 @@ def _blame(turn: Turn, unit: Unit) -> None:
     if node in broken or has_room(turn, pool_of(unit.group, turn.config), beside, avoid=node):
         turn.do(records.NodeExcluded(node=node, group=unit.group, reason=reason))
         if unit.current.drilled is None:  # a drill says nothing about the node to other runs
-            turn.do(NoteBroken(node, reason))
+            errands.add(turn, NoteBroken(node, reason))
         turn.node(node, out=Out.BLAMED, since=turn.now, group=number)
 
 

@@ -23,7 +23,8 @@ MOST_FENCED = 20  # earlier attempts whose end a launch ensures
 def over_from(turn: Turn) -> float | None:
     """Return from when on an unjoined group could only start a new history; None: one trains, or none has finished."""
     finished = turn.table.in_phase(Phase.SUCCEEDED)
-    if turn.independent or not finished or turn.lineage.step == 0 or finishing.train(turn):
+    trains = finishing.train(turn) or turn.table.names(Trait.ADOPTING)  # one may
+    if turn.independent or not finished or turn.lineage.step == 0 or trains:
         return None
     return max(unit.exits[-1].time for unit in finished) + finishing.TOGETHER_S
 

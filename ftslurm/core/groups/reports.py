@@ -212,7 +212,9 @@ def _mind_first_step(turn: Turn) -> None:
     restart. It continues while single groups fail and return, and ends with the first committed step.
     """
     table, stepless = turn.table, turn.state.stepless
-    begun = table.names(Trait.JOINED) or table.names(Trait.ADOPTING) or table.count(Phase.SUCCEEDED)
+    if table.names(Trait.ADOPTING):
+        return  # nobody knows yet
+    begun = table.names(Trait.JOINED) or table.count(Phase.SUCCEEDED)
     if begun or turn.lineage.lost is not None or not turn.goes_on:
         turn.set(stepless=None)
     elif stepless is None:

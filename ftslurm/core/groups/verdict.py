@@ -60,7 +60,7 @@ def _reached(unit: Unit) -> int | None:
     """Return the last step that an attempt has committed: reported once a second, while signs of life are newer."""
     known = [pulse.step for pulse in unit.pulses if pulse is not None and pulse.step is not None]
     known.append(unit.current.left or 0)
-    return unit.current.reached if unit.current.step is None else max([unit.current.step, *known])
+    return None if unit.current.step is None else max([unit.current.step, *known])
 
 
 UNREPORTED = "its srun has ended with 0, but not every rank has reported that its script ended"

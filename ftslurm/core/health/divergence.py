@@ -12,6 +12,7 @@ from __future__ import annotations
 from itertools import islice
 from typing import Any, TypeAlias
 
+from ftslurm.core.state import errands
 from ftslurm.core.state.actions import DistrustCheckpoints
 from ftslurm.core.state.model import Compared, Evidence, Phase, Trait, Unit, replace
 from ftslurm.core.state.transitions import stop
@@ -121,7 +122,7 @@ def _tell(turn: Turn, rank: int, step: int, differ: Tasks) -> None:
         for unit in turn.state.groups:  # one that is down now may have been wrong, too
             after = agreed(turn, rank)
             turn.attempt(unit, agreed=after)  # it may save until it has ended
-            turn.do(DistrustCheckpoints(unit.group_id, unit.attempt, after))  # nobody may see that it has
+            errands.add(turn, DistrustCheckpoints(unit.group_id, unit.attempt, after))  # nobody may see that it has
         turn.fail(f"{reason} (health.on_divergence=stop)")
 
 

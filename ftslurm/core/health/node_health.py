@@ -25,6 +25,7 @@ from ftslurm.config.schema import Config
 from ftslurm.core.groups.restart import WINDOW_S
 from ftslurm.core.groups.verdict import silent_siblings
 from ftslurm.core.jobs import supply
+from ftslurm.core.state import errands
 from ftslurm.core.state.actions import AskNodes, Dial, NoteBroken, Probe
 from ftslurm.core.state.events import Alive, Looked, NodeFate
 from ftslurm.core.state.model import RUNS, Evidence, Look, Nodes, Out, Phase, Pulse, Unit, replace
@@ -422,7 +423,7 @@ def checked(turn: Turn, said: messages.NodeCheck) -> str | None:
         return why
     turn.node(node, out=Out.UNFIT, since=turn.now, why=why)
     turn.do(records.NodeCheckFailed(node=node, reason=said.error, seconds=said.seconds, log=said.log))
-    turn.do(NoteBroken(node, said.error))
+    errands.add(turn, NoteBroken(node, said.error))
     supply.told_to_avoid(turn)
     groups, nodes, failed = turn.config.groups, turn.nodes, turn.nodes.out(Out.UNFIT)
     needed, fresh = groups.nodes * -(-groups.count // groups.per_node), not (nodes.passed or turn.lineage.step)

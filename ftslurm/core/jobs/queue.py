@@ -206,6 +206,9 @@ def _seen(turn: Turn, event: JobsSeen) -> None:
     jobs = {name: one for name, one in jobs.items() if one.alive or one.state != "GONE"}
     busy = any(_unsettled(one, now) for one in jobs.values())
     wait = max(BUSY_S if busy else turn.config.poll_s, SLOW * event.took_s)
+    if not turn.state.job_pool.polled:  # what an earlier controller has submitted is among them
+        for number, asking in turn.state.job_pool.asking.items():
+            put_asking(turn, number, replace(asking, count=0))
     turn.set_job_pool(polled=True, by_name=jobs, next_poll=now + min(wait, RARE_S))
     slurm_answered(turn)
 

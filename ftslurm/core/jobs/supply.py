@@ -199,10 +199,13 @@ def supply(turn: Turn) -> None:
         _requeue(turn)
     known = turn.state.job_pool
     busy = turn.config.array or any(one.alive for one in turn.jobs) or not known.polled
-    doubtful = any(look.slurm is None for look in turn.nodes.looks.values())  # no node is judged until Slurm answers
-    if busy and (doubtful or turn.due(known.next_poll)):
+    doubts = [
+        look.asked for look in turn.nodes.looks.values() if look.slurm is None
+    ]  # no node is judged until it answers
+    again = known.next_poll if not doubts else known.asked if max(doubts) > known.asked else known.asked + queue.BUSY_S
+    if busy and turn.due(min(again, known.next_poll)):
         turn.do(AskJobs(turn.now))
-        turn.set_job_pool(next_poll=turn.now + queue.RARE_S)  # until the answer comes
+        turn.set_job_pool(asked=turn.now, next_poll=turn.now + queue.RARE_S)  # until the answer comes
 
 
 def hand_over_due(turn: Turn) -> str | None:
@@ -230,7 +233,7 @@ def _others(turn: Turn) -> list[Job]:
 
 def _can_lead(turn: Turn, one: Job) -> bool:
     """Return whether the process of a controller's job waits for the lead; one that has led ends with its job."""
-    again = one.name != turn.state.former or (one.began or 0.0) > (turn.lineage.restarted or 0.0)
+    again = one.name != turn.state.former or (one.began or 0.0) > turn.state.began
     return again and turn.due(one.since + STARTS_S, JOBS)
 
 

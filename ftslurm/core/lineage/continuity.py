@@ -9,10 +9,8 @@ which torchft alone would continue, and what prevents each: our Lighthouse (ligh
 from __future__ import annotations
 
 from ftslurm.config.schema import Config
-from ftslurm.core.lineage import takeover
 from ftslurm.core.state.events import Granted
 from ftslurm.core.state.model import LIVE, RUNS, Comparisons, Phase, Saved, Trait, Unit
-from ftslurm.core.state.past import Past
 from ftslurm.core.state.run_state import RunState
 from ftslurm.core.state.transitions import stop
 from ftslurm.core.state.turn import Turn
@@ -24,41 +22,16 @@ PATIENT = 5  # checkpoints that may be missed before the user is warned
 
 
 def opened(turn: Turn, event: Granted) -> None:
-    """Restore a run from what precedes this controller: a checkpoint, or an earlier controller of the same run.
-
-    Groups without a quorum only continue their attempt numbers: their scripts decide what to resume from.
-    """
-    saved, past = event.checkpoint, event.past
+    """Begin a run, from a checkpoint if there is one. Groups without a quorum decide what to resume from."""
+    saved = event.checkpoint
     saved_step = 0 if saved is None else saved.step or 0
     for unit in turn.state.units:
         turn.change(unit, due=turn.now)
     turn.set_lineage(checkpoint=saved, origin=saved_step)
     if event.refused is not None:
         turn.fail(event.refused)
-        return
-    if past is not None:
-        _continued(turn, past, event.homes)
-        if any(unit.adopting for unit in turn.state.groups):
-            return
-        if past.step > 0 and not turn.independent:
-            turn.set_lineage(step=past.step, lost="the job was requeued, and with all groups the state")
-            return
-    if saved_step > 0 and not turn.independent:
+    elif saved_step > 0 and not turn.independent:
         turn.set_lineage(resuming=True, resume_step=saved_step)
-
-
-def _continued(turn: Turn, past: Past, homes: frozenset[str]) -> None:
-    """Restore the units, nodes and jobs as the earlier controller left them."""
-    takeover.scaled(turn, past)
-    takeover.with_standbys(turn, past)
-    for unit in turn.state.units:
-        turn.change(unit, attempt=past.attempts.get(unit.name, -1), exits=past.exits.get(unit.name, ()))
-    takeover.scheduled(turn, past)
-    if not turn.local:  # lost nodes are probed at once
-        turn.set_nodes(by_name=past.nodes.by_name, passed=past.nodes.passed)
-    turn.set_lineage(restarted=turn.now, history=past.history)
-    takeover.opened(turn, past, homes)
-    turn.set(restarts=past.restarts, former=past.home.rpartition(".")[0])
 
 
 def reached(state: RunState, config: Config) -> int:

@@ -1,169 +1,245 @@
-"""Adopt the running steps of an earlier controller, so that no group restarts when the controller changes.
+"""Go on with the state of an earlier controller, so that no group restarts when the controller changes.
 
-A step survives if its Slurm job does: a job of its own (Place.allocation), or the controller's, if that has not been
-requeued since (Live.home). The guards of all its tasks report; then the unit has its former state and the normal rules
-apply. A step that cannot be reached is stopped and counts as failed, so that no group ever has two.
+The state is kept as a whole (state/kept.py), promises and all. `resume` changes in it only what is another matter for
+another controller: what it must hear anew, what ran beside the earlier one, and what that one may not have done any
+more. A step survives if its Slurm job does: a job of its own (Place.allocation), or the controller's, if that has not
+been requeued since (RunState.home). The guards of all its tasks report; then the normal rules apply to it. A step that
+cannot be reached is stopped and counts as failed, so that no group ever has two.
 """
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from math import inf
+
 from immutables import Map
 
-from ftslurm.config.schema import most_groups, standby_each
 from ftslurm.core.groups import launching, restart
-from ftslurm.core.groups.exits import distrust, ended, exited
+from ftslurm.core.groups.exits import ended
 from ftslurm.core.groups.reports import recovery
-from ftslurm.core.jobs import queue
-from ftslurm.core.state.actions import Attach
-from ftslurm.core.state.events import Ended
+from ftslurm.core.jobs import queue, supply
+from ftslurm.core.state import errands
+from ftslurm.core.state.actions import Attach, CancelJobs, Launch
+from ftslurm.core.state.events import Ended, Granted
 from ftslurm.core.state.model import (
     LIVE,
+    SOUND,
     Adoption,
-    Comparisons,
+    Allocation,
+    Attempt,
     Evidence,
-    Exit,
     Job,
+    JobPool,
+    Lineage,
     Marks,
+    Node,
+    Nodes,
+    Out,
     Phase,
     Place,
     Pulse,
-    StepId,
+    RunOutcome,
+    Standstill,
     Trait,
     Unit,
     replace,
 )
-from ftslurm.core.state.past import Live, Past
-from ftslurm.core.state.transitions import adopt, give_up, run, succeed
+from ftslurm.core.state.run_state import RunState
+from ftslurm.core.state.transitions import adopt, begin_anew, run, stop
 from ftslurm.core.state.turn import Turn
-from ftslurm.core.state.unit_names import LIGHTHOUSE, STANDBY, group_unit
 from ftslurm.core.state.units import tasks_of
 from ftslurm.protocol import messages, records
 from ftslurm.protocol.causes import Cause
 from ftslurm.protocol.job_states import state as job_state
 
+# The fields that another controller in the same job begins anew, beside those in kept.ANEW -> why nobody is harmed. All
+# others are what they were, once the guards of all steps have reported (tests/unit/core/test_takeover_histories.py).
+RENEWED: Mapping[type, Mapping[str, str]] = {
+    Unit: {"due": "of a step that starts: its limits begin again"},
+    Attempt: {
+        "adoption": "it has just ended",
+        "aside": "the Lighthouse says it again",
+        "told": "Slurm is asked why only while its srun is ours",
+        "spared": "a step that waits for a probe before it is killed is killed",
+        "servers": "they are sent again",
+        "wanted": "it is asked to save again, which it does once",
+        "waits": "what it waits for is looked at earlier",
+    },
+    Marks: {"hello": "of a step whose workers were not heard of", "ready": "the same", "joined": "the same"},
+    Node: {"look": "it is probed again", "dialled": "the same", "no_answer": "the same", "next_look": "it is at once"},
+    Nodes: {"asked": "Slurm is asked again", "dialled": "the same", "unanswered": "the same"},
+    JobPool: {
+        "polled": "squeue is asked before anything is decided about jobs",
+        "asked": "the same",
+        "next_poll": "the same",
+    },
+    Lineage: {"allowed_by": "the Lighthouse is told again"},
+    Standstill: {"overtaken": "groups are compared again", "looked": "the same"},
+    RunState: {
+        "held": "a verdict that waited for an answer is given",
+        "errands": "they are carried out again",
+        "began": "it is another controller",
+        "former": "the same",
+        "left": "the same",
+        "follows": "the same",
+        "hands_over": "whether it should is decided anew",
+    },
+}
 ADOPTED_WITHIN_S = 5.0  # the next Lighthouse waits at most so long for the adoption of all steps
 AGAIN_S = 2.0  # delay after an srun that could not start
 
 
-def opened(turn: Turn, past: Past, homes: frozenset[str]) -> None:
-    """Restore the units as the earlier controller left them.
+def resume(turn: Turn, event: Granted) -> None:
+    """Go on with the state of an earlier controller.
 
     Finished units stay finished, steps that may still run wait for adoption, and steps lost with the Slurm job of that
     controller have ended.
-
-    Args:
-        turn: the decision.
-        past: what the journal of the earlier controller shows.
-        homes: where this controller runs, see Live.home.
     """
-    here = turn.config.array or past.home in homes  # else everything ended with the job
-    over = past.over if here else {}
-    for unit in turn.state.units:
-        step = past.live.get(unit.name)
-        if unit.name in over:
-            if (why := over[unit.name]) is None:
-                well = Exit(unit.attempt, turn.now, Cause.OK, ())
-                succeed(turn, turn.change(unit, exits=unit.exits or (well,)))
-            else:
-                give_up(turn, unit, why)
-        elif step is not None and (step.home is None or step.home in homes):
-            turn.put(_left_behind(unit, step, turn.now, past.equal))
-        elif step is not None:
-            _gone(turn, unit, step, past)
-    if any(unit.adopting for unit in turn.state.groups):
-        _went_on(turn, past)
-        if (step := past.live.get(LIGHTHOUSE)) is not None and step.home == "":  # it serves until the next one is up
-            turn.change(turn.lighthouse, due=turn.now + ADOPTED_WITHIN_S)
-
-
-def _went_on(turn: Turn, past: Past) -> None:
-    """Restore the progress of a training that goes on with the groups to adopt."""
-    resuming = past.resuming is not None
+    before = turn.state
+    stays = before.home == event.home  # what ran beside the controller before runs beside this one
+    lasts = (stays or turn.config.array) and not before.finished  # else everything ended with the job
+    if not stays and event.allocation.nodes:
+        turn.do(granted(event.allocation))
     turn.set(
-        released=past.step > 0 and not resuming,
-        standstill=replace(turn.state.standstill, longest_s=past.longest_s, seen=past.seen),
-        comparisons=Comparisons(base=past.equal),
-        injected=frozenset(range(past.drilled)),
+        allocation=before.allocation if stays else event.allocation,
+        home=event.home,
+        former=before.allocation.name,
+        began=turn.now,
+        left=False,
+        follows=before.left,
+        finished=False,
+        hands_over=None,
+        ending=before.ending if _still_ends(turn, lasts) else None,
+        told=Map(),  # a Lighthouse gets all orders again
+        standstill=replace(before.standstill, overtaken={}, looked=0.0),
     )
-    turn.set_lineage(
-        step=past.step,
-        advanced=past.step > 0,
-        saved=past.saved,
-        resuming=resuming,
-        resume_step=past.resuming or 0,
-    )
+    _ask_again(turn, event, lasts)
+    _resume_lineage(turn, event, lasts, lost=lasts and _loses_all(before, stays))
+    for late in before.held:  # what their verdicts wait for is known to nobody any more
+        if (unit := turn.table.living(late.id)) is not None:
+            ended(turn, late, unit)
+    turn.set(held=())
+    node = next(iter(before.allocation.nodes), "")
+    for unit in turn.state.units:
+        if unit.phase in LIVE and (not _survives(unit, stays) or (unit.is_lighthouse and before.left)):
+            _gone(turn, unit, node, event)
+        elif unit.phase in LIVE and unit.id in event.unmade:
+            _launch_again(turn, unit)
+        elif unit.phase in LIVE:
+            _left_behind(turn, unit)
+        elif unit.phase is Phase.PENDING:  # the clock of another node may be wrong
+            turn.change(unit, due=min(unit.due, turn.now + restart.BACKOFF_MAX_S))
+        elif not lasts and not (unit.is_lighthouse and turn.independent):
+            begin_anew(turn, unit)
+    if before.left and any(unit.adopting for unit in turn.state.groups):  # that Lighthouse serves until the next is up
+        turn.change(turn.lighthouse, due=turn.now + ADOPTED_WITHIN_S)
+    errands.repeat(turn)
 
 
-def _gone(turn: Turn, unit: Unit, step: Live, past: Past) -> None:
+def granted(allocation: Allocation) -> records.AllocationGranted:
+    """Return the journal record of the controller's own nodes."""
+    return records.AllocationGranted(allocation=allocation.name, nodes=allocation.nodes, ends=None)
+
+
+def _still_ends(turn: Turn, lasts: bool) -> bool:
+    """Return whether a run goes on ending that the earlier controller was bringing to its end.
+
+    In another job it does not, if the end was one of its job only.
+    """
+    ending = turn.state.ending
+    if ending is None or turn.state.finished:
+        return False
+    return lasts or isinstance(ending.by, int) or ending.outcome in (RunOutcome.SUCCEEDED, RunOutcome.FAILED)
+
+
+def _loses_all(before: RunState, stays: bool) -> bool:
+    """Return whether all steps of groups were lost with the earlier controller."""
+    steps = [unit for unit in before.groups if unit.phase in LIVE]
+    return bool(steps) and not any(_survives(unit, stays) for unit in steps)
+
+
+def _survives(unit: Unit, stays: bool) -> bool:
+    """Return whether the step of a unit may run on without the controller that has launched it."""
+    return stays or unit.place.allocation is not None
+
+
+def _ask_again(turn: Turn, event: Granted, lasts: bool) -> None:
+    """Forget what the earlier controller has asked Slurm and has not been told, so that it is asked again."""
+    nodes, pool = turn.nodes, turn.state.job_pool
+    known = {name: _node_again(node) for name, node in nodes.by_name.items() if lasts or node.out is not Out.GONE}
+    known = {name: node for name, node in known.items() if node != SOUND}
+    turn.set_nodes(
+        by_name=known,
+        passed=nodes.passed if lasts else frozenset(),
+        leaf_of=event.leaf_of,
+        asked=0.0,
+        dialled=0.0,
+        unanswered=False,
+    )
+    turn.set_job_pool(
+        had=pool.had if lasts else len(event.allocation.nodes),
+        polled=False,
+        asked=-inf,
+        next_poll=0.0,
+    )
+    dismissed = tuple(one.name for one in turn.jobs if one.dismissed and one.row.provides)
+    if dismissed:
+        turn.do(CancelJobs(dismissed))
+    if queue.bad(turn.state):
+        supply.told_to_avoid(turn)
+
+
+def _node_again(node: Node) -> Node:
+    return replace(node, look=None, dialled=0.0, no_answer=False, next_look=0.0)
+
+
+def _resume_lineage(turn: Turn, event: Granted, lasts: bool, lost: bool) -> None:
+    """Restore the progress of the training, which starts over from a checkpoint if its state is lost."""
+    saved = event.checkpoint or turn.lineage.checkpoint
+    turn.set_lineage(checkpoint=saved, allowed_by=None)
+    if not lasts:
+        step = saved.step or 0 if saved is not None else 0
+        turn.set_lineage(newest=0, origin=step, saving=None, rolling=None, advanced=False)
+        turn.set(stepless=None)
+    if lost or not lasts:
+        turn.set(released=False)
+        if turn.lineage.step > 0 and not turn.independent:
+            turn.set_lineage(lost="the job was requeued, and with all groups the state")
+
+
+def _launch_again(turn: Turn, unit: Unit) -> None:
+    """Make a launch that the earlier controller had decided on and not begun: it is the same attempt."""
+    turn.mark(unit, launched=turn.now)
+    turn.change(unit, due=turn.now + turn.config.health.start_timeout_s)
+    check = tuple(sorted(unit.current.checking))
+    turn.do(Launch(unit.id, unit.group, unit.place, launching.fence(unit), check))
+
+
+def _left_behind(turn: Turn, unit: Unit) -> None:
+    """Begin the adoption of a step; what it was told may not have arrived, and is said again."""
+    known, now = unit.current, turn.now
+    adoption = Adoption(now, slurm_step=known.slurm_step, joined=unit.marks.joined)
+    current = replace(known, adoption=adoption, wanted=0, aside=None, told=None, spared=False)
+    turn.put(adopt(unit, (Pulse(now, moved=now),) * len(known.hosts), current))
+
+
+def _gone(turn: Turn, unit: Unit, node: str, event: Granted) -> None:
     """Record the end of a step that was lost with its controller's machine, or with its job, which Slurm has restarted.
 
     A controller that is warned of its job's end journals how its steps end. One that has not was lost with its node,
     and Slurm has ended the steps on the other nodes.
+
+    Args:
+        node: where that controller ran.
     """
-    beside = past.node or past.host
-    cause, node, error = Cause.PREEMPTED, None, "Slurm has ended it with its job"
+    sign = Evidence(error="Slurm has ended it with its job", cause=Cause.PREEMPTED)
     if unit.is_lighthouse:
-        cause, error = Cause.CANCELLED, "its controller has left"
-    elif beside in step.place.nodes:
-        cause, node, error = Cause.NODE_LOST, beside, f"{beside} was lost, with the controller"
-    now, place = turn.now, step.place
-    away = round(past.time or now, 3) if step.joined is not None or step.away is None else step.away
-    exit_ = Exit(step.attempt, now, cause, place.nodes, node=node, error=error, step=step.step)
-    turn.do(exited(unit, exit_, now, away_since=away, evidence=()))
-    turn.change(unit, exits=unit.exits if unit.is_lighthouse else (*unit.exits, exit_))
-    if step.diverged:
-        distrust(turn, unit.group_id, step.attempt, past.equal)
-
-
-def scaled(turn: Turn, past: Past) -> None:
-    """Restore the number of groups that `ftslurm scale` had set; those that it had told to leave may still run."""
-    if past.groups is None:
-        return
-    last, most = past.attempts, most_groups(turn.config)
-    leave = (group for group in range(most - 1, past.groups - 1, -1) if group_unit(group) in past.live)
-    count = min(next(leave, past.groups - 1) + 1, most)
-    turn.set(parked=Map({unit.name: last.get(unit.name, -1) for unit in turn.state.groups[count:]}))
-    while turn.table.groups > count:
-        turn.set(table=turn.table.without_last_group())
-    for group in range(count):
-        name = group_unit(group)
-        turn.put(Unit(name, group, attempt=last.get(name, -1), retired=group >= past.groups))
-
-
-def with_standbys(turn: Turn, past: Past) -> None:
-    """Restore the standbys beside groups (standby.count=each): a run begins without them."""
-    for name in past.attempts if standby_each(turn.config) else ():
-        if name.startswith(STANDBY):
-            turn.put(Unit(name, None))
-
-
-def scheduled(turn: Turn, past: Past) -> None:
-    """Restore scheduled restarts, so that a change of the controller does not shorten their backoff."""
-    latest = turn.now + restart.BACKOFF_MAX_S  # the clock of another node may be wrong
-    for one in past.scheduled.values():
-        unit = turn.table.by_name.get(one.unit)
-        if unit is not None and unit.group is not None:
-            due = min(max(turn.now, one.due), latest)
-            turn.change(unit, due=due, reason=one.reason, marks=Marks(one.noticed, one.noticed, one.away))
-
-
-def _left_behind(unit: Unit, live: Live, now: float, equal: int) -> Unit:
-    """Return a unit whose step is to be adopted, as the journal of the earlier controller describes it."""
-    hosts: tuple[str | None, ...] = live.hosts or (None,) * unit.is_lighthouse
-    current = replace(
-        unit.current,
-        reached=live.step,
-        pace=live.pace,
-        recalled=live.recalled,
-        agreed=equal if live.diverged else None,
-        evidence=(live.diverged,) if live.diverged else (),
-        ran_as=None if live.id == StepId(unit.name, live.attempt) else live.id,
-        hosts=hosts,
-        ready=Map({0: ""} if unit.is_lighthouse else {}),
-        adoption=Adoption(now, slurm_step=live.slurm_step, joined=live.joined),
-    )
-    marks = Marks(live.noticed, live.noticed, live.away, launched=live.launched, joined=live.joined)
-    return adopt(unit, live.attempt, live.place, marks, (Pulse(now, moved=now),) * len(hosts), current)
+        turn.set(lighthouse_url=None)
+        sign = Evidence(error="its controller has left", cause=Cause.CANCELLED)
+    elif node in unit.place.nodes:
+        sign = Evidence(node=node, error=f"{node} was lost, with the controller", cause=Cause.NODE_LOST)
+    unit = stop(turn, unit, None, sign, died=event.resumed)
+    ended(turn, Ended(unit.id, None, checkpoint=turn.lineage.checkpoint), unit)
 
 
 def attach(turn: Turn) -> None:
@@ -175,11 +251,13 @@ def attach(turn: Turn) -> None:
         if place.allocation is None:  # in the controller's own job or on its machine
             _attach(turn, unit, adoption, place)
             continue
+        if not turn.state.job_pool.polled:
+            continue  # the job may have ended since
         job = queue.job(turn, place.allocation)
         moved = job is not None and job.state == "RUNNING" and not set(place.nodes) <= set(job.nodes)
         if job is not None and job.id and job.state == "RUNNING" and not moved:
             _attach(turn, unit, adoption, place)
-        elif moved or (turn.state.job_pool.polled and (job is None or not (job.row.runs or job.row.between))):
+        elif moved or job is None or not (job.row.runs or job.row.between):
             _job_gone(turn, unit, place.allocation, job, moved)
 
 
@@ -224,7 +302,7 @@ def guard_reported(turn: Turn, said: messages.Adopted, unit: Unit) -> None:
     if len(adoption.reports) < tasks_of(unit, turn.config) or unit.phase not in LIVE:
         return
     unit = _as_it_was(turn, unit, adoption)
-    if turn.lighthouse.phase is Phase.PENDING and not turn.table.names(Trait.ADOPTING):
+    if turn.state.follows and turn.lighthouse.phase is Phase.PENDING and not turn.table.names(Trait.ADOPTING):
         turn.change(turn.lighthouse, due=turn.now)  # now the groups can be told where it is
     turn.do(records.StepAdopted(**unit.names, step=unit.current.step, slurm_step=unit.current.slurm_step))
     if unit.current.step is not None and adoption.joined is None:  # it joined while no controller led
@@ -249,7 +327,7 @@ def joined(
 
 def _as_it_was(turn: Turn, unit: Unit, adoption: Adoption) -> Unit:
     """Give an adopted unit the state that the reports of its guards describe, and return it."""
-    now, reports, first = turn.now, adoption.reports, adoption.joined
+    now, reports, marks, known = turn.now, adoption.reports, unit.marks, unit.current
     ready = Map({report.task: report.torchft for report in reports if report.ready})
     assigned, begun = all(report.group is not None for report in reports), all(report.begun for report in reports)
     steps = [report.step for report in reports if report.step is not None]
@@ -258,21 +336,24 @@ def _as_it_was(turn: Turn, unit: Unit, adoption: Adoption) -> Unit:
         turn.change(unit, due=now + launching.store_within_s(unit, turn.config))
     turn.mark(
         unit,
-        hello=now,
-        ready=now if all_ready else None,
-        begun=now if begun else None,
-        joined=(now if first is None else first) if steps else None,
+        hello=marks.hello or now,
+        ready=marks.ready or now if all_ready else None,
+        begun=marks.begun if unit.is_lighthouse else marks.begun or now if begun else None,
+        joined=marks.joined or now if steps else None,
     )
     unit = turn.attempt(
         unit,
         adoption=None,
+        servers=(),
         ready=ready,
         assigned=assigned,
         store=next((report.store for report in reports if report.store is not None), None),
         lighthouse=reports[0].lighthouse if assigned else None,
-        floor=max(report.floor or 0 for report in reports),
+        floor=max(known.floor, *(report.floor or 0 for report in reports)),
         step=max(steps, default=None),
     )
+    if unit.phase is Phase.STOPPING and begun and unit.due > now:
+        turn.send(unit, messages.Stop())  # nobody knows whether the earlier controller has
     if unit.phase is Phase.STOPPING or unit.is_lighthouse:
         return unit  # a Lighthouse reports its address next
     runs = all_ready if unit.is_standby else begun

@@ -79,12 +79,15 @@ class NoteBroken(Value):
     reason: str = ""
 
 
-class DistrustCheckpoints(Value):
+class DistrustCheckpoints(Ask):
     """Have nobody restore what a group has saved after a step, in this attempt or one before: it had diverged."""
 
     group: int
     attempt: int
     after: int
+
+
+Errand = NoteBroken | DistrustCheckpoints  # carried out until the event ErrandDone says that it is done
 
 
 class Probe(Ask):
@@ -142,6 +145,4 @@ class Finish(Value):
     reason: str
 
 
-Action = (
-    JournalRecord | Send | Ask | Launch | Attach | Assign | Kill | Cancel | NoteBroken | DistrustCheckpoints | Finish
-)
+Action = JournalRecord | Send | Ask | Launch | Attach | Assign | Kill | Cancel | NoteBroken | Finish

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from immutables import Map
 
+from ftslurm.core.state.actions import Errand
 from ftslurm.core.state.model import Allocation, Evidence, Job, Requester, RunOutcome, Saved, StepId
-from ftslurm.core.state.past import Past
 from ftslurm.protocol.causes import Cause
 from ftslurm.protocol.messages import Report
 from ftslurm.protocol.stages import Stage
@@ -13,14 +13,28 @@ from ftslurm.protocol.value_class import Value
 
 
 class Granted(Value):
-    """Slurm has granted the allocation. Carries the newest checkpoint and the state left by an earlier controller."""
+    """Slurm has granted the allocation: the first event of each controller."""
 
     allocation: Allocation
-    checkpoint: Saved | None = None
-    past: Past | None = None
+    checkpoint: Saved | None = None  # the newest; of a controller that resumes None: the one that the state has
     refused: str | None = None  # why the run must not go on
-    homes: frozenset[str] = frozenset()  # where this controller runs: its Slurm job, its node; see Live.home
+    home: str = ""  # as in RunState
     leaf_of: Map[str, str] = Map()  # the leaf switch or block of each node, if Slurm has a topology
+    resumed: float | None = None  # this controller goes on with the state of another one, which wrote last at this time
+    unmade: frozenset[StepId] = frozenset()  # steps that the other one was about to launch, and had not begun to
+
+
+class Leaving(Value):
+    """This controller hands over to another one, which goes on with all that runs."""
+
+    reason: str
+    leader: int | None  # its number
+
+
+class ErrandDone(Value):
+    """An errand was done, perhaps by an earlier controller."""
+
+    errand: Errand
 
 
 class NodesLeft(Value):
@@ -151,6 +165,7 @@ class StopAsked(Value):
     cause: Cause = Cause.CANCELLED
     outcome: RunOutcome = RunOutcome.STOPPED
     wait_s: float = 0.0  # how long the end may wait for Slurm's reason
+    command: str = ""  # the id of the command in the inbox; "": it comes from elsewhere
 
 
 class JobEnds(Value):
@@ -171,5 +186,5 @@ class Explained(Value):
 StepEvent = Heard | TaskFailed | Ended
 JobEvent = JobsSeen | Submitted | JobLeaving | RequeueRefused
 NodeEvent = NodesLeft | Looked | NodesNoted | NodeFate
-RunEvent = Granted | Asked | StopAsked | JobEnds | Explained
+RunEvent = Granted | Leaving | ErrandDone | Asked | StopAsked | JobEnds | Explained
 Event = Alive | StepEvent | JobEvent | NodeEvent | RunEvent

@@ -284,7 +284,6 @@ class Attempt(Value):
     url: str | None = None  # address of its parameter server
     servers: tuple[str, ...] = ()  # addresses of the parameter servers last sent to this attempt
     step: int | None = None  # the last committed step this attempt reported; None: it has not joined
-    reached: int | None = None  # that which the journal of an earlier controller has of it
     restored: int | None = None  # the step of the checkpoint that it has loaded
     pace: Pace | None = None  # None: it has taken too few steps
     agreed: int | None = None  # it is ended because groups differ: the last step after which they did not
@@ -456,6 +455,7 @@ class JobPool(Value):
     asking: Map[int, Asking] = Map()  # by pool
     had: int = 0  # nodes of the controller's own allocation when it was granted
     polled: bool = False  # Slurm has reported the run's jobs
+    asked: float = -inf  # when it was asked last
     next_poll: float = 0.0
 
     @property

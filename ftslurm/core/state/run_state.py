@@ -8,7 +8,7 @@ from math import inf
 
 from immutables import Map
 
-from ftslurm.core.state.actions import Send
+from ftslurm.core.state.actions import Errand, Send
 from ftslurm.core.state.events import Ended
 from ftslurm.core.state.model import (
     ALL,
@@ -47,7 +47,13 @@ class RunState(Value):
     told: Map[str, Send] = Map()  # unit -> the last order about it sent to a Lighthouse
     warnings: frozenset[str] = frozenset()  # warnings that the user has been given
     stepless: tuple[float, float] | None = None  # since when scripts run without a step; seconds last reported
+    home: str = ""  # where this controller runs, and all beside it: its Slurm job, with its requeues, or its machine
     former: str = ""  # the job in which the controller before ran
+    began: float = 0.0  # when this controller began
+    left: bool = False  # it has handed over, and its Lighthouse ends
+    follows: bool = False  # the controller before has: its Lighthouse serves until the next one is up
+    commands: tuple[str, ...] = ()  # the ids of the last commands that were taken from the inbox
+    errands: Map[Errand, float] = Map()  # those that are not known to be done -> when they are repeated
     hands_over: str | None = None  # why another candidate is to lead from now on
     ending: Ending | None = None
     finished: bool = False

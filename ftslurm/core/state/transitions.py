@@ -55,27 +55,21 @@ def take_standby(unit: Unit, standby: Unit, place: Place, due: float, now: float
     return replace(group, marks=replace(group.marks, hello=now, ready=now), pulses=standby.pulses)
 
 
-def adopt(unit: Unit, attempt: int, place: Place, marks: Marks, pulses: tuple[Pulse, ...], current: Attempt) -> Unit:
+def adopt(unit: Unit, pulses: tuple[Pulse, ...], current: Attempt) -> Unit:
     """Begin the adoption of a step that an earlier controller has launched.
 
     Args:
-        unit: one without a step.
-        attempt: its number.
-        place: where the step runs.
-        marks: its times from the journal.
+        unit: one with a step; if it was being brought down, it still is.
         pulses: a first sign of life of each task.
         current: the attempt, with its `adoption`.
     """
-    return replace(
-        unit,
-        phase=Phase.STARTING,
-        attempt=attempt,
-        place=place,
-        reason="adopted",
-        marks=marks,
-        pulses=pulses,
-        current=current,
-    )
+    phase = Phase.STOPPING if unit.phase is Phase.STOPPING else Phase.STARTING
+    return replace(unit, phase=phase, pulses=pulses, current=current)
+
+
+def begin_anew(turn: Turn, unit: Unit) -> None:
+    """Have a unit launched that had finished or was given up: the run goes on in another job, without what it did."""
+    turn.change(unit, phase=Phase.PENDING, due=turn.now, reason="start")
 
 
 def run(turn: Turn, unit: Unit) -> Unit:

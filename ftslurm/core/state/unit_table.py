@@ -144,6 +144,15 @@ class UnitTable(Value):
         names, index = self.by_name.delete(last.name), self._indexed(last.name, last, None)
         return replace(self, by_name=names, groups=self.groups - 1, index=index)
 
+    def indexed(self, before: UnitTable) -> UnitTable:
+        """Return the table with its index, updated from the index of `before`. Only units that differ take time."""
+        table = replace(self, index=before.index)
+        for name in {*before.by_name, *self.by_name}:
+            old, new = before.by_name.get(name), self.by_name.get(name)
+            if old is not new:
+                table = replace(table, index=table._indexed(name, old, new))
+        return table
+
     def _indexed(self, name: str, old: Unit | None, new: Unit | None) -> Map[Key, Names]:
         """Return the index after a change of a unit."""
         index, before, now = self.index, _keys(old), _keys(new)

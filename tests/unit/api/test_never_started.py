@@ -8,6 +8,7 @@ import shlex
 import time
 from pathlib import Path
 
+import commands_left
 import example_journal as ex
 import pytest
 from json_schema import check_report, check_status
@@ -19,7 +20,7 @@ from ftslurm.api.state import no_verdict
 from ftslurm.cli.main import main
 from ftslurm.config import compose
 from ftslurm.config.schema import Config
-from ftslurm.run import facts, inbox
+from ftslurm.run import facts
 from ftslurm.run.directory import RunDir, replace_text
 from ftslurm.run.standing import Standing
 
@@ -182,7 +183,7 @@ def test_stop_writes_the_end_that_is_missing(
 ) -> None:
     slurm_says(programs, run, None)
     assert Run(run.root).stop() == f"wait-1 never started: {FORGOTTEN}"
-    assert inbox.take(run.inbox)  # a job that another Slurm has stops as soon as it starts
+    assert commands_left.take(run.inbox)  # a job that another Slurm has stops as soon as it starts
     assert Run(run.root).stop() == "wait-1 is over already: stopped"
     assert [(row.state, row.note) for row in listing.under(run.root.parent)] == [("stopped", FORGOTTEN)]
     assert said(capsys, "report", str(run.root))[1].startswith(f"run wait-1 never started: {FORGOTTEN}\n")

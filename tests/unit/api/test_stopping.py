@@ -8,13 +8,13 @@ import threading
 import time
 from pathlib import Path
 
+import commands_left
 import example_journal as ex
 import pytest
 
 from ftslurm.api.run import Run
 from ftslurm.config import compose
 from ftslurm.config.schema import Config
-from ftslurm.run import inbox
 from ftslurm.run.directory import RunDir, replace_text
 
 BEGUN = [ex.started(1) | {"host": platform.node()}, ex.launched(1, 0), ex.ready(2, 0)]
@@ -39,7 +39,7 @@ def stopped(run: RunDir, save: bool = False) -> str:
     def controller() -> None:
         deadline, what = time.monotonic() + 20, ""
         while what != "stop" and time.monotonic() < deadline:
-            for command in inbox.take(run.inbox):
+            for command in commands_left.take(run.inbox):
                 what, asked = command["what"], {"command": command["id"], "by": os.getuid()}
                 done = ex.event(19, "command_done", what=what, text="checkpoint of step 51: /c/step-51", **asked)
                 ex.write(run, [done if what == "save" else ex.event(20, "command", what=what, by=os.getuid())])

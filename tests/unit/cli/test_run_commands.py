@@ -11,6 +11,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import commands_left
 import example_journal as ex
 import pytest
 from json_schema import check_status
@@ -21,7 +22,6 @@ from ftslurm.cli.main import main
 from ftslurm.config import compose
 from ftslurm.config.schema import Config
 from ftslurm.errors import EnvironmentProblem
-from ftslurm.run import inbox
 from ftslurm.run.directory import RunDir
 
 Answers = list[ex.Line]
@@ -50,7 +50,7 @@ def answering(run: RunDir) -> Callable[[Callable[[dict[str, Any]], Answers]], li
         def controller() -> None:
             deadline = time.monotonic() + 20
             while not taken and time.monotonic() < deadline:
-                taken.extend(inbox.take(run.inbox))
+                taken.extend(commands_left.take(run.inbox))
                 time.sleep(0.01)
             for command in taken:
                 ex.write(run, answer(command))

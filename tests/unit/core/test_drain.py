@@ -25,8 +25,7 @@ from steps import A0, A1, ANN, B0, B1, LIGHT0, LIGHT1, S0, S1
 
 from ftslurm.core.state import actions as act
 from ftslurm.core.state import events as ev
-from ftslurm.core.state.model import Allocation, Evidence, Node, Nodes, Phase
-from ftslurm.core.state.past import Past
+from ftslurm.core.state.model import Evidence, Phase
 from ftslurm.protocol import messages as msg
 from ftslurm.protocol import records
 from ftslurm.protocol.causes import Cause
@@ -214,17 +213,9 @@ def test_a_drain_that_is_taken_back_before_the_new_job_starts_cancels_that_job()
 
 
 def test_a_controller_that_takes_over_keeps_the_node_drained() -> None:
-    past = Past(
-        {"lighthouse": 0, "group-0000": 0, "group-0001": 0},
-        0,
-        nodes=Nodes({"n2": Node(drained=True)}),
-        home="7.0",
-        node="n1",
-    )
-    story = play(
-        (0, ev.Granted(Allocation("7", ("n1", "n2", "n3")), past=past, homes=frozenset({"7.1"}))), config=SLURM
-    )
-    nodes = [r["nodes"] for r in story.records("step_launched") if r["group"] is not None]
+    story = play((0, granted(3)), (0.5, drain("n2")), config=SLURM).taken_over(1, home="requeued")
+    story.wait(5)
+    nodes = [r["nodes"] for r in story.records("step_launched", since=1) if r["group"] is not None]
     assert nodes == [["n1"], ["n3"]]
 
 

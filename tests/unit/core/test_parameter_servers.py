@@ -28,7 +28,6 @@ from ftslurm.config.schema import Config, Fault
 from ftslurm.core.state import actions as act
 from ftslurm.core.state import events as ev
 from ftslurm.core.state.model import Phase, Saved, StepId
-from ftslurm.core.state.past import Past
 from ftslurm.protocol import messages as msg
 
 URL, MOVED = "http://n1:4711/new_session", "http://n1:4712/new_session"
@@ -96,12 +95,14 @@ def test_a_group_that_was_given_up_leaves_its_share_undone() -> None:
 
 
 def test_a_requeued_run_counts_its_attempts_on_and_waits_for_nothing() -> None:
-    past = Past({"group-0000": 1, "group-0001": 0}, 40)
     saved = Saved("/checkpoints/step-00000040", 40)
-    story = play((0, ev.Granted(granted(2).allocation, saved, past)), *began(A2, B1), config=apart())
-    assert story.ids(msg.Begin) == [A2, B1]
-    assert [(begin.heals, begin.floor) for begin in story.sent(msg.Begin)] == [(False, 0)] * 2
-    story.turn(9, [*finished(A2), *finished(B1)])
+    story = play(*PAIR, (6, killed(A0)), (8,), config=apart()).taken_over(20, home="requeued", checkpoint=saved)
+    for time, *events in began(A2, B1, at=21):
+        story.wait(time)
+        story.turn(time, events)
+    assert story.ids(msg.Begin, since=20) == [A2, B1]
+    assert [(begin.heals, begin.floor) for begin in story.sent(msg.Begin, since=20)] == [(False, 0)] * 2
+    story.turn(40, [*finished(A2), *finished(B1)])
     assert story.outcome() == "succeeded"
 
 

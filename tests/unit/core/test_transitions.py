@@ -8,13 +8,12 @@ from pathlib import Path
 import phase_changes
 import pytest
 import said
-from histories import RUNNING, STARTED, beats, config, finished, play, stepped
+from histories import RUNNING, STARTED, beats, config, finished, play, stepped, stop
 from steps import A0, B0
 from test_random_histories import live_through
 
 from ftslurm.core.state import events as ev
-from ftslurm.core.state.model import Allocation, Phase
-from ftslurm.core.state.past import Past
+from ftslurm.core.state.model import Phase
 
 SECTION = Path("docs/architecture.md").read_text().split("## Phases of a unit")[1].split("\n## ")[0]
 ROWS = re.findall(r"^\| ([A-Z]+) \| ([A-Z]+) \| (.+) \|$", SECTION, re.MULTILINE)
@@ -36,8 +35,9 @@ def test_random_histories_make_only_the_changes_of_the_table_and_all_of_them(mon
     left_early = (*RUNNING, (21, said.task_done(A0, 0, at=10), ev.Ended(A0, code=0)), (24, stepped(B0, 14)))
     play(*left_early)
     play(*left_early, config=config(restart={"max_per_group": 0}))
-    earlier = Past({A0.unit: 0}, step=5, over={A0.unit: None}, home="81/0")
-    play((0, ev.Granted(Allocation("81", ("n1", "n2")), past=earlier, homes=frozenset({"81/0"}))))
+    play(*RUNNING, (21, finished(A0))).taken_over(22)  # the other one is adopted
+    play(*RUNNING, (21, finished(A0)), (22, stop()), (23, ev.Ended(B0, 143))).taken_over(24, home="requeued")
+    play(*RUNNING, (21, finished(A0))).taken_over(24, home="requeued")
     assert seen == TABLE
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -25,11 +24,9 @@ from steps import A0, ANN, B0, B1, B2, LIGHT0, S0, URL
 
 from ftslurm.core.state import actions as act
 from ftslurm.core.state import events as ev
-from ftslurm.core.state.model import Allocation, Evidence, Phase, Place
-from ftslurm.core.state.past import Live, Past
+from ftslurm.core.state.model import Phase
 from ftslurm.protocol import messages as msg
 from ftslurm.protocol import records
-from ftslurm.protocol.causes import Cause
 
 
 def restart(group: int) -> ev.Event:
@@ -128,59 +125,6 @@ def test_a_group_that_starts_is_ended_at_once() -> None:
 def test_a_failure_after_a_restart_is_a_failure_again() -> None:
     story = play(*RUNNING, (21, restart(1)), (22, ev.Ended(B0, code=143)), (25, ready(B1)), (26, killed(B1)))
     assert [exited["cause"] for exited in story.records("step_exited")] == ["requested", "killed"]
-
-
-PLACES = (Place(("n1",)), Place(("n2",)))
-
-
-def adopted(recalled: str | None, *, ended: bool = False, diverged: Evidence | None = None) -> Story:
-    """Return a run whose controller was lost after it had accepted a restart of group 1, or condemned it."""
-    steps = [
-        Live(s.unit, s, 0, place, place.nodes, 1.0, "7.1", None, 3.0, home="7.0")
-        for s, place in zip((A0, B0), PLACES, strict=True)
-    ]
-    steps[1] = replace(steps[1], recalled=recalled, diverged=diverged)
-    past = Past({"lighthouse": 0, A0.unit: 0, B0.unit: 0}, 40, {one.unit: one for one in steps}, home="7.0", equal=30)
-    opened = ev.Granted(Allocation("7", ("n1", "n2", "n3")), past=past, homes=frozenset({"7.0"}))
-
-    def reported(step: Any) -> list[ev.Event]:
-        report = said.adopted(step, 0, True, True, True, store=("n1", 1), lighthouse="x", floor=3, at=41)
-        return [said.hello(step, 0, "n1"), report]
-
-    end: list[ev.Event] = [said.task_done(B0, 0), ev.Ended(B0, code=0)] if ended else []
-    return play((0, opened), (1, reported(A0), end or reported(B0)))
-
-
-def test_an_accepted_restart_is_done_by_the_controller_that_takes_over() -> None:
-    story = adopted("asked for with ftslurm restart")
-    assert story.ids(msg.Stop) == [B0]
-    story.turn(2, [ev.Ended(B0, code=0)])
-    assert story.records("step_exited")[0]["cause"] == "requested"
-    assert story.ids(act.Launch)[-1] == B1
-    assert adopted(None).ids(msg.Stop) == []
-
-
-def test_a_recalled_script_that_ended_with_0_under_no_controller_has_not_succeeded() -> None:
-    story = adopted("asked for with ftslurm restart", ended=True)
-    assert story.records("step_exited")[0]["cause"] == "requested"
-    assert story.phases() == [Phase.RUNNING, Phase.STARTING]
-    assert adopted(None, ended=True).phases()[1] is Phase.SUCCEEDED
-
-
-@pytest.mark.parametrize("ended", [True, False])
-def test_a_group_that_differs_is_ended_by_the_next_controller_too_and_what_it_has_saved_is_not_restored(
-    ended: bool,
-) -> None:
-    sign = Evidence(0, "n2", error="other weights", cause=Cause.DIVERGED)
-    story = adopted("other weights", ended=ended, diverged=sign)
-    if not ended:
-        assert story.ids(msg.Stop) == [B0]
-        story.turn(2, [ev.Ended(B0, code=0)])
-    (exited,) = story.records("step_exited")
-    assert (exited["cause"], exited["node"], exited["error"]) == ("diverged", "n2", "other weights")
-    assert [e["node"] for e in story.records("node_excluded")] == ["n2"]
-    assert [(one.group, one.attempt, one.after) for one in story.all(act.DistrustCheckpoints)] == [(1, 0, 30)]
-    assert (story.ids(act.Launch)[-1], story.all(act.Launch)[-1].place.nodes) == (B1, ("n3",))
 
 
 def asks(name: str = "c1") -> ev.Event:

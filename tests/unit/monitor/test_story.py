@@ -13,10 +13,9 @@ from random_journal import history, write
 
 from ftslurm.config.schema import Config
 from ftslurm.monitor.story import Story
-from ftslurm.run import leadership, liveness
+from ftslurm.run import kept_state, leadership, liveness
 from ftslurm.run.directory import RunDir
 from ftslurm.run.journal import JournalReader
-from ftslurm.run.replay import Reading
 from ftslurm.submission import controller_process
 
 
@@ -54,12 +53,12 @@ def test_the_controller_is_heard_while_it_reads_its_past(tmp_path: Path, monkeyp
     run.create()
     config.cluster.kind, config.health.lost_after_s = "local", 0.5
 
-    def read(_: Story, run: RunDir, also: Reading) -> None:
+    def read(run: RunDir, number: int | None) -> None:
         until = time.monotonic() + 20
         while not run.alive.exists():
             assert time.monotonic() < until
             time.sleep(0.01)
         run.events.write_text('{"event": "run_finished", "outcome": "succeeded"}\n')  # then nothing is left to control
 
-    monkeypatch.setattr(Story, "__init__", read)
+    monkeypatch.setattr(kept_state, "read", read)
     assert controller_process.control(config, run) == 0

@@ -25,7 +25,6 @@ from ftslurm.report import tables
 from ftslurm.report.history_fold import fold_history
 from ftslurm.run.directory import RunDir
 from ftslurm.run.journal_lines import read
-from ftslurm.run.replay import Reading
 
 CAUSES = pytest.mark.parametrize("cause", Cause)
 PAGE = Path(__file__).parents[3] / "docs/causes.md"
@@ -69,12 +68,6 @@ def test_a_restart_is_counted_after_a_failure_only(cause: Cause) -> None:
     lines = journal(cause)
     status = fold(RunStatus(), *lines)
     assert (status.restarts, status.groups[1].restarts) == (cause.row.failure, cause.row.failure)
-    reading = Reading()
-    for line in lines:
-        reading.apply(line)
-    past = reading.past
-    assert past is not None
-    assert past.restarts == cause.row.failure
     unit = Unit("group-0001", 1, attempt=0, exits=(Exit(0, 10.0, cause, ("n1",)),))
     assert is_restart(unit) == cause.row.failure
 

@@ -13,7 +13,6 @@ from ftslurm.protocol import records
 from ftslurm.protocol.records import EVENTS, JournalRecord
 from ftslurm.report.history_fold import HistoryFold
 from ftslurm.run.journal_lines import Fold
-from ftslurm.run.replay import Reading
 
 ANSWERS = {records.CommandDone, records.CommandRefused, records.FaultRefused}
 # What a reader does not need. Of a new event, think about what it means for each reader before it is named here.
@@ -37,17 +36,6 @@ IGNORED: dict[tuple[type[Fold], ...], set[type[JournalRecord]]] = {
         *(records.GroupHeardAgain, records.HangLimit, records.QuorumRefused),
         *(records.CheckpointFailed, records.CheckpointRestored, records.CheckpointsDistrusted),
         *(records.CheckpointSaved, records.ReplicasDiffer),
-    },
-    (Reading,): {
-        *(*ANSWERS, records.ControllerError, records.RollOver, records.RunRequeued, records.Warned),
-        records.RunFinished,
-        *(records.AllocationRequested, records.AllocationRefused, records.AllocationPending, records.AllocationEnds),
-        *(records.AllocationLeaving, records.AllocationLost, records.AllocationRequeued),
-        records.NodeSilent,
-        *(records.GroupWaits, records.StepStarting, records.ScriptBegun, records.StacksTaken),
-        *(records.Serving, records.SessionOpened, records.NoFirstStep, records.GroupSetAside),
-        *(records.GroupHeardAgain, records.CheckpointsDistrusted),
-        *(records.QuorumRefused, records.CheckpointFailed, records.CheckpointRestored),
     },
 }
 

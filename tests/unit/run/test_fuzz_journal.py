@@ -1,4 +1,4 @@
-"""An arbitrary journal is read quickly, and its status can be shown, printed as JSON, and resumed from."""
+"""An arbitrary journal is read quickly, and its status can be shown or printed as JSON."""
 
 from __future__ import annotations
 
@@ -11,7 +11,6 @@ from pathlib import Path
 from typing import Any, get_args, get_origin, get_type_hints, is_typeddict
 
 import example_journal as example
-import histories
 import pytest
 from fuzz import DEEP, NUMBERS, VALUES, spoilt, tried
 from hypothesis import given
@@ -20,16 +19,12 @@ from raw_record import RawRecord
 from rich.console import Console
 
 from ftslurm.config.schema import MOST_GROUPS
-from ftslurm.core.rules import begin, decide
-from ftslurm.core.state.events import Granted
-from ftslurm.core.state.model import Allocation
 from ftslurm.errors import RunNotFound
 from ftslurm.monitor import log_files, logs, sentences, status_fold, status_json, summary, table
 from ftslurm.run.directory import RunDir
 from ftslurm.run.journal import JournalReader, integer, last_line, number, text
 from ftslurm.run.journal_lines import members, read
 from ftslurm.run.journal_writer import Journal
-from ftslurm.run.replay import read_past
 from ftslurm.security.terminal import readable
 
 Line = dict[str, Any]
@@ -100,23 +95,6 @@ def test_whatever_a_journal_says_its_status_can_be_shown(bad: list[Line]) -> Non
     assert time.monotonic() - began < SOON_S
 
 
-@tried(100)
-@given(bad=JOURNALS)
-def test_a_controller_goes_on_after_whatever_a_journal_says(bad: list[Line], tmp_path_factory: Any) -> None:
-    run = RunDir(tmp_path_factory.mktemp("run"))
-    began = time.monotonic()
-    example.write(run, mixed(bad)[: 40 + len(bad)])
-    past = read_past(run)
-    for config in (histories.config(groups={"count": 3}), histories.array_config(groups={"count": 3})):
-        nodes = () if config.cluster.kind == "array" else ("n1", "n2", "n3")
-        granted, state = Granted(Allocation("7", nodes), None, past), begin(config)
-        for events in ([granted], []):
-            state, _ = decide(state, events, example.START + 30, config)
-            assert state.wakes > example.START + 30
-        assert len(state.groups) <= MOST_GROUPS
-    assert time.monotonic() - began < SOON_S
-
-
 def at_night(value: object) -> Any:
     return pytest.param(value, marks=pytest.mark.nightly)
 
@@ -129,15 +107,11 @@ NUMERIC = sorted(
 @pytest.mark.parametrize(
     "value", [10**30, math.nan, "1", *map(at_night, [2**53 - 1, -1, True, math.inf, [1], {}])], ids=repr
 )
-def test_no_number_of_a_line_makes_its_reader_loop_or_fail(value: object, tmp_path: Path) -> None:
+def test_no_number_of_a_line_makes_its_reader_loop_or_fail(value: object) -> None:
     for field in NUMERIC:
         began = time.monotonic()
         bad = [{**line, field: value} for line in KNOWN.values()]
         shown(mixed(bad))
-        run = example.new_run(tmp_path / field, mixed(bad)[: 40 + len(bad)])
-        past = read_past(run)
-        config = histories.config(groups={"count": 3, "max": 4})
-        decide(begin(config), [Granted(Allocation("7", ("n1", "n2", "n3")), None, past)], example.START + 30, config)
         assert time.monotonic() - began < SOON_S, field
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import errno
 import json
 import os
 import random
@@ -10,10 +9,10 @@ import time
 from collections.abc import Callable
 from contextlib import closing
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from failing_calls import Disk
 from raw_record import RawRecord
 
 from ftslurm.errors import EnvironmentProblem
@@ -108,36 +107,6 @@ def test_a_write_that_fails_is_kept_for_the_next_flush(path: Path) -> None:
     time.sleep(RETRY_S)
     assert journal.flush()
     assert [r["event"] for r in JournalReader(path).iter_new()] == ["a"]
-
-
-class Disk:
-    """Stands in for the calls that write a journal: each may fail with one of the errors of a file system, or halfway.
-
-    A call that has failed halfway has written a part of its data.
-    """
-
-    def __init__(self, dice: random.Random, monkeypatch: pytest.MonkeyPatch) -> None:
-        self.dice, self.fails, real = dice, 0.0, SimpleNamespace(**{n: getattr(os, n) for n in CALLS})
-
-        def stand_in(name: str) -> Callable[..., Any]:
-            def call(*args: Any, **kwargs: Any) -> Any:
-                number = dice.choice(ERRORS)
-                if dice.random() < self.fails:
-                    if name == "write" and dice.random() < 0.5:
-                        real.write(args[0], bytes(args[1])[: dice.randrange(len(args[1]))])
-                    raise OSError(number, os.strerror(number))
-                if name == "write" and dice.random() < 0.2:  # fewer bytes than there are is no error
-                    return real.write(args[0], bytes(args[1])[: dice.randrange(1, len(args[1]) + 1)])
-                return getattr(real, name)(*args, **kwargs)
-
-            return call
-
-        for name in CALLS:
-            monkeypatch.setattr(os, name, stand_in(name))
-
-
-CALLS = ("write", "fsync", "ftruncate", "dup2")
-ERRORS = (errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EIO, errno.ESTALE)
 
 
 @pytest.mark.parametrize("seed", range(40))
@@ -327,4 +296,17 @@ def test_the_last_event_is_known_without_reading_the_rest(tmp_path: Path) -> Non
     assert last_event(path) == "run_finished"
     with path.open("a") as file:
         file.write('{"event":"prog')
+    assert last_event(path) is None
+
+
+@pytest.mark.parametrize("length", [10, 4000, 4096, 4200, 20_000, 65_536, 900_000])
+@pytest.mark.parametrize("before", [b"", b"\n", b'{"seq":1}\n', b'{"seq":1,"x":"' + b"y" * 5000 + b'"}\n'])
+def test_a_last_line_of_any_length_is_read(path: Path, length: int, before: bytes) -> None:
+    nodes = ", ".join(f"node{n:04}" for n in range(length // 10))
+    path.write_bytes(before + json.dumps({"event": "run_finished", "reason": nodes}).encode() + b"\n")
+    assert last_event(path) == "run_finished"
+
+
+def test_of_a_last_line_that_is_no_record_only_a_megabyte_is_read(path: Path) -> None:
+    path.write_text(json.dumps({"event": "run_finished", "reason": "x" * 3_000_000}) + "\n")
     assert last_event(path) is None

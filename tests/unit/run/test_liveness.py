@@ -11,6 +11,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
+import commands_left
 import example_journal as ex
 import pytest
 from full_disk import fill, full_disk, make_room
@@ -22,7 +23,7 @@ from ftslurm.cli.main import main
 from ftslurm.config import compose
 from ftslurm.config.schema import Config
 from ftslurm.guard import orphan
-from ftslurm.run import facts, inbox, liveness
+from ftslurm.run import facts, liveness
 from ftslurm.run.directory import RunDir
 
 QUEUE = """
@@ -159,7 +160,7 @@ def test_stop_cancels_the_job_of_a_controller_that_is_not_heard(
     assert main(["stop", str(run.root)]) == 0
     assert "has not been heard for 100 s. Cancelled: Slurm job 77" in settled(capsys.readouterr().out)
     assert slurm.calls()[-1] == "scancel 77"
-    assert [command["what"] for command in inbox.take(run.inbox)] == ["stop"]  # for one that Slurm starts again
+    assert [command["what"] for command in commands_left.take(run.inbox)] == ["stop"]  # for one that Slurm starts again
 
 
 @pytest.mark.usefixtures("slurm")
@@ -171,7 +172,7 @@ def test_stop_says_when_nobody_answers(
     assert main(["stop", str(run.root)]) == 1
     assert "has not answered within 0.1 s" in (said := capsys.readouterr().err)
     assert "scancel 77" in said
-    assert [command["what"] for command in inbox.take(run.inbox)] == ["stop"]
+    assert [command["what"] for command in commands_left.take(run.inbox)] == ["stop"]
 
 
 def test_stop_of_a_job_that_ends_meanwhile_says_so(
@@ -188,7 +189,7 @@ def test_stop_of_a_job_that_ends_meanwhile_says_so(
 @pytest.mark.usefixtures("slurm")
 def test_stop_waits_for_the_answer(run: RunDir, capsys: pytest.CaptureFixture[str]) -> None:
     def controller() -> None:
-        while not inbox.take(run.inbox):
+        while not commands_left.take(run.inbox):
             time.sleep(0.01)
         ex.write(run, [ex.event(20, "command", what="stop", by=os.getuid())])
 
@@ -223,7 +224,7 @@ def test_a_file_server_whose_clock_is_behind_makes_no_living_controller_silent(
         assert json.loads(capsys.readouterr().out)["note"] is None
         assert main(["stop", str(run.root)]) == 1  # it does not answer
     assert not slurm.calls("scancel")
-    assert [command["what"] for command in inbox.take(run.inbox)] == ["stop"]
+    assert [command["what"] for command in commands_left.take(run.inbox)] == ["stop"]
 
 
 def test_who_follows_a_run_sees_silence_by_his_own_clock(run: RunDir) -> None:

@@ -17,7 +17,6 @@ from random_journal import folded, history, write
 from ftslurm.monitor.status_fold import StatusFold
 from ftslurm.monitor.story import Story
 from ftslurm.run.directory import RunDir
-from ftslurm.run.replay import Reading
 from ftslurm.run.run_reader import RunReader
 
 MOMENT_S = 2.0  # measured: 0.2; all lines of progress take 20
@@ -30,12 +29,7 @@ def test_the_last_progress_tells_the_same_as_all(seed: int, tmp_path: Path, monk
     lines = list(history(dice, dice.choice([1, 3, 20]), 2000, dice.choice([0.0, 0.02, 0.3])))
     monkeypatch.setattr("ftslurm.run.journal._PIECE", dice.choice([200, 5000, 1 << 18]))
     run = write(RunDir(tmp_path / "run"), lines[: dice.randrange(1, len(lines))])
-    last, reading = Reading(), Reading()
-    story = Story(run, also=last)
-    for event in RunReader(run).iter_new():
-        reading.apply(event)
-    assert story.status == folded(RunReader(run).iter_new())
-    assert last.past == reading.past
+    assert Story(run).status == folded(RunReader(run).iter_new())
 
 
 def test_all_lines_come_in_the_order_in_which_they_were_written(tmp_path: Path) -> None:

@@ -7,15 +7,18 @@ import signal
 import subprocess
 import sys
 import time
+from contextlib import closing
 from pathlib import Path
 
 import led_run
 import pytest
-from led_run import journal
+from histories import RUNNING, play
+from raw_record import RawRecord
 
 from ftslurm.run import leadership
 from ftslurm.run.directory import RunDir
 from ftslurm.run.journal import JournalReader
+from ftslurm.run.journal_writer import Journal
 from ftslurm.submission import keeper, lead
 
 
@@ -84,13 +87,15 @@ def test_a_controller_that_is_killed_is_followed_by_another_which_hears_the_sign
 
 
 def test_one_that_crashes_again_and_again_ends_the_run_and_says_what_still_ran(run: RunDir) -> None:
-    journal(run, "run_started", job_id="7", mode="steps", host="n1", requeues=0)
-    journal(run, "step_launched", unit="group-0000", group=0, attempt=0, nodes=["n1"], slot=0, allocation="7", hosts=[])
+    with closing(Journal(run)) as journal:
+        journal.append(RawRecord("run_started"))
+        journal.keep(play(*RUNNING).state)
     process = kept(run, crashes=9)
     process.communicate(timeout=60)
     assert process.returncode == 1
-    *_, exited, end = events(run)
-    assert (exited["event"], exited["unit"], exited["cause"]) == ("step_exited", "group-0000", "cancelled")
+    *_, lighthouse, first, second, end = events(run)
+    for exited, unit in ((lighthouse, "lighthouse"), (first, "group-0000"), (second, "group-0001")):
+        assert (exited["event"], exited["unit"], exited["cause"]) == ("step_exited", unit, "cancelled")
     assert (end["event"], end["outcome"]) == ("run_finished", "failed")
     assert "killed by SIGKILL, 3 times within 60 s" in str(end["reason"])
 
@@ -140,4 +145,4 @@ def test_a_keeper_imports_nothing_that_would_delay_the_controller() -> None:
     loaded = set(
         subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout.split()
     )
-    assert not loaded & {"omegaconf", "hydra", "rich", "submitit", "ftslurm.protocol.records", "ftslurm.run.replay"}
+    assert not loaded & {"omegaconf", "hydra", "rich", "submitit", "ftslurm.protocol.records", "ftslurm.run.kept_state"}

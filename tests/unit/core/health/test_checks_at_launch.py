@@ -29,7 +29,6 @@ from steps import A0, A1, ANN, B0, B1, LIGHT0, S0, URL
 from ftslurm.core.state import actions as act
 from ftslurm.core.state import events as ev
 from ftslurm.core.state.model import Allocation, Evidence, Node, Nodes, Out, Phase, StepId
-from ftslurm.core.state.past import Past
 
 BAD = "check: exit code 1: bad GPU"
 TYPO = "chekc: cannot be started (No such file or directory)"
@@ -206,12 +205,12 @@ def test_in_array_mode_a_job_with_a_bad_node_is_replaced() -> None:
 
 
 def test_another_controller_knows_what_has_passed_and_failed() -> None:
+    story = play((0, granted(3)), (1, said.lighthouse_up(LIGHT0, URL)), config=settings())
     nodes = Nodes({"n3": Node(Out.UNFIT, 1.0, "bad GPU")}, frozenset({"n1"}))
-    past = Past(nodes=nodes, home="7.0")
-    event = replace(granted(3), past=past, homes=frozenset({"7.0"}))
-    story = play((0, event), (1, said.lighthouse_up(LIGHT0, URL)), config=settings())
-    assert checks(story) == {LIGHT0: (), A0: (), B0: ("n2",)}
+    story.state = replace(story.state, nodes=nodes)
+    story.taken_over(2)
     assert story.state.nodes.out(Out.UNFIT) == {"n3"}
+    assert story.state.nodes.passed == {"n1"}
 
 
 def test_a_group_whose_nodes_are_checked_says_so() -> None:

@@ -376,3 +376,23 @@ def test_a_group_that_heals_from_one_of_two_that_differ_makes_no_majority(source
     story.turn(65, [stepped(again, 61)])
     story.turn(70, reports(70, [GOOD, GOOD, WORSE], [1, 0, 1]))
     assert wrong(story) == [2]
+
+
+@pytest.mark.parametrize("ended", [True, False])
+def test_a_group_that_differs_is_ended_by_the_next_controller_too_and_what_it_has_saved_is_not_restored(
+    ended: bool,
+) -> None:
+    made = settings()
+    made.cluster.kind = "slurm"
+    moments = (10, *reports(10, [GOOD] * 3)), (20, *reports(20, [GOOD, BAD, GOOD]))
+    story = play(*trains(), *moments, config=made).taken_over(20.5)
+    if not ended:
+        story.turn(21, [said.adopted(B0, ready=True, assigned=True, begun=True, at=22)])
+    story.turn(22, [ev.Ended(B0, 0)])
+    story.wait(30)
+    (exited,) = story.records("step_exited")
+    assert (exited["cause"], exited["node"]) == ("diverged", "n2")
+    assert [e["node"] for e in story.records("node_excluded")] == ["n2"]
+    marked = [(one.group, one.attempt, one.after) for one in story.all(act.DistrustCheckpoints)]
+    assert marked == [(1, 0, 10)]
+    assert story.all(act.Launch)[-1].place.nodes == ("n4",)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -16,6 +17,7 @@ from histories import (
     finished,
     granted,
     killed,
+    node_lost,
     play,
     ready,
     stepped,
@@ -40,7 +42,6 @@ from ftslurm.core.state.model import (
     Saved,
     StepId,
 )
-from ftslurm.core.state.past import Past
 from ftslurm.protocol import messages as msg
 from ftslurm.protocol.causes import Cause
 
@@ -145,38 +146,51 @@ def test_if_the_newest_checkpoint_can_be_read_by_nobody_the_older_one_counts() -
 
 
 def test_a_requeued_run_goes_on_from_the_newest_checkpoint_with_the_next_attempts() -> None:
-    past = Past({"lighthouse": 0, "group-0000": 2, "group-0001": 0}, 17)
-    story = play((0, ev.Granted(NODES, CHECKPOINT, past)), config=OURS)
-    assert [f"{i}" for i in story.ids(act.Launch)] == ["lighthouse/1", "group-0000/3", "group-0001/1"]
+    story = play(*RUNNING, (30, killed(A0)), (31,), config=OURS)
+    story.taken_over(1000, home="requeued", checkpoint=CHECKPOINT)
+    story.wait(1010)
+    assert [f"{i}" for i in story.ids(act.Launch, since=1000)] == ["lighthouse/1", "group-0000/2", "group-0001/1"]
     (full,) = story.records("full_restart")
-    assert (full["step"], full["checkpoint_step"]) == (17, 5)
+    assert (full["step"], full["checkpoint_step"]) == (10, 5)
     assert "requeued" in full["reason"]
 
 
 def test_a_requeued_run_without_a_checkpoint_does_not_begin_anew() -> None:
-    past = Past({"group-0000": 0}, 17)
-    story = play((0, ev.Granted(NODES, None, past)))
-    assert story.ids(act.Launch) == []
+    story = play(*RUNNING).taken_over(1000, home="requeued")
+    assert story.ids(act.Launch, since=1000) == []
     assert story.state.ending is not None
     assert "restart.on_state_loss" in story.state.ending.reason
 
 
 def test_a_requeued_run_that_had_not_committed_a_step_begins_again() -> None:
-    story = play((0, ev.Granted(NODES, None, Past({"group-0000": 0, "group-0001": 0}, 0))))
-    assert story.ids(act.Launch)[1:] == [A1, B1]
+    story = play(*STARTED).taken_over(1000, home="requeued")
+    story.wait(1010)
+    assert story.ids(act.Launch, since=1000)[1:] == [A1, B1]
     assert story.records("full_restart") == []
 
 
-def requeued(*, at: float = 10_000.0, events: tuple[Any, ...] = (), **past: Any) -> Story:
-    """Play a run of two groups at step 17, requeued into a job with three nodes; a second later come these events."""
-    before = Past({"group-0000": 0, "group-0001": 4}, 17, **past)
-    return play((at, ev.Granted(NODES, CHECKPOINT, before)), (at + 1, *events), config=OURS)
+def requeued(
+    *, at: float = 10_000.0, events: tuple[Any, ...] = (), exits: tuple[Exit, ...] = (), nodes: Nodes | None = None
+) -> Story:
+    """Play a run of two groups at step 10, requeued into a job with three nodes; a second later come these events.
+
+    Args:
+        exits: how the earlier attempts of group 1 had ended.
+        nodes: what is known of the nodes.
+    """
+    story = play(*RUNNING, config=OURS)
+    state = story.state
+    second = replace(state.groups[1], exits=exits, attempt=4)
+    story.state = replace(state, table=state.table.put(second), nodes=nodes or state.nodes)
+    story.taken_over(at, home="requeued", checkpoint=CHECKPOINT)
+    story.turn(at + 1, list(events))
+    return story
 
 
 @pytest.mark.parametrize(("since", "given_up"), [(9000.0, 1), (1000.0, 0)])
 def test_budgets_go_on_where_they_were(since: float, given_up: int) -> None:
     ends = tuple(Exit(n, since + n, Cause.KILLED, (f"n{n % 3 + 1}",)) for n in range(5))
-    story = requeued(exits={"group-0001": ends}, events=(killed(StepId("group-0001", 5), checkpoint=CHECKPOINT),))
+    story = requeued(exits=ends, events=(killed(StepId("group-0001", 5), checkpoint=CHECKPOINT),))
     reasons = [record["reason"] for record in story.records("group_given_up")]
     assert len(reasons) == given_up
     assert all("6 failures within 3600 s are more than restart.max_per_group=5" in reason for reason in reasons)
@@ -186,43 +200,46 @@ def test_the_groups_begin_together_although_one_had_failed_before() -> None:
     ends = (Exit(4, 9000.0, Cause.KILLED, ("n2",)),)
     first, second = StepId("group-0000", 1), StepId("group-0001", 5)
     up = said.lighthouse_up(LIGHT0, URL), ready(first), store(first), ready(second)
-    story = requeued(exits={"group-0001": ends}, events=up)
-    assert story.ids(msg.Begin) == []
+    story = requeued(exits=ends, events=up)
+    assert story.ids(msg.Begin, since=10_000) == []
     story.turn(10_002, [store(second)])
-    assert story.ids(msg.Begin) == [first, second]
+    assert story.ids(msg.Begin, since=10_000) == [first, second]
 
 
 def test_a_lost_node_is_probed_before_it_is_used_and_a_bad_one_is_the_last_choice() -> None:
     lost, bad = Node(Out.LOST, 9990.0), Node(Out.BLAMED, 9990.0, group=0)
     story = requeued(nodes=Nodes({"n1": lost, "n2": bad}))
     assert story.all(act.Probe) == [act.Probe("n1", None)]
-    assert [launch.place.nodes for launch in story.all(act.Launch)[1:]] == [("n3",), ("n2",)]
+    assert [launch.place.nodes for launch in story.all(act.Launch, since=10_000)[1:]] == [("n3",), ("n2",)]
     assert [record["node"] for record in story.records("node_restored")] == ["n2"]
     story = requeued(nodes=Nodes({"n1": lost, "n3": lost}), events=(ev.Looked("n1", True),))
-    assert [launch.place.nodes for launch in story.all(act.Launch)[1:]] == [("n2",), ("n1",)]
+    assert [launch.place.nodes for launch in story.all(act.Launch, since=10_000)[1:]] == [("n2",), ("n1",)]
 
 
 def test_a_drained_node_is_still_the_last_choice_of_the_next_controller() -> None:
     story = requeued(nodes=Nodes({"n1": Node(shunned=True)}))
-    assert [launch.place.nodes for launch in story.all(act.Launch)[1:]] == [("n2",), ("n3",)]
+    assert [launch.place.nodes for launch in story.all(act.Launch, since=10_000)[1:]] == [("n2",), ("n3",)]
     assert story.state.nodes.those(lambda node: node.shunned) == {"n1"}
 
 
 def test_a_run_without_a_spare_node_waits_to_know_whether_its_lost_node_is_back() -> None:
     tight = config(lighthouse={"kind": "ftslurm"}, groups={"min": 2}, cluster={"requeue": False})
-    before = Past({"group-0000": 0, "group-0001": 0}, 17, nodes=Nodes({"n2": Node(Out.LOST, 9990.0)}))
-    two = ev.Granted(Allocation("1", ("n1", "n2")), CHECKPOINT, before)
-    story = play((10_000, two), (10_000.3, ev.Looked("n2", True)), config=tight)
-    assert (story.outcome(), len(story.ids(act.Launch))) == (None, 3)
-    assert (
-        "no node to run on" in play((10_000, two), (10_000.3, ev.Looked("n2", False)), (11_000,), config=tight).reason()
-    )
+    for back in (True, False):
+        story = play((0, granted(2)), *RUNNING[1:], config=tight)
+        story.state = replace(story.state, nodes=Nodes({"n2": Node(Out.LOST, 9990.0)}))
+        story.taken_over(10_000, home="requeued", checkpoint=CHECKPOINT)
+        story.turn(10_000.3, [ev.Looked("n2", back)])
+        story.wait(11_000)
+        if back:
+            assert (story.outcome(), len(story.ids(act.Launch, since=10_000))) == (None, 3)
+        else:
+            assert "no node to run on" in story.reason()
 
 
 def test_a_run_on_this_machine_leaves_no_node_out() -> None:
     local = config(cluster={"kind": "local"})
-    past = Past({}, 0, nodes=Nodes({"n1": Node(Out.LOST)}))
-    assert play((1, ev.Granted(NODES, None, past)), config=local).state.nodes.out() == frozenset()
+    story = play(*RUNNING, (21, node_lost(A0, "n1")), config=local)
+    assert story.state.nodes.out() == frozenset()
 
 
 def test_a_full_restart_is_lost_again_only_when_it_had_come_to_a_step() -> None:
@@ -233,7 +250,7 @@ def test_a_full_restart_is_lost_again_only_when_it_had_come_to_a_step() -> None:
     assert story.outcome() is None
 
 
-def test_granted_without_a_past_is_as_before() -> None:
+def test_a_run_begins_with_its_lighthouse_and_all_groups() -> None:
     assert play((0, granted(3))).ids(act.Launch) == [LIGHT0, A0, B0]
 
 

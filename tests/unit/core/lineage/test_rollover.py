@@ -6,14 +6,27 @@ from dataclasses import replace
 
 import pytest
 import said
-from histories import RUNNING, STARTED, Story, config, finished, granted, killed, play, ready, stepped, stop, store
-from steps import A0, A1, B0, B1, LIGHT0
+from histories import (
+    CHECKPOINT,
+    RUNNING,
+    STARTED,
+    Story,
+    config,
+    finished,
+    granted,
+    killed,
+    play,
+    ready,
+    stepped,
+    stop,
+    store,
+)
+from steps import A0, A1, ANN, B0, B1, LIGHT0
 
 from ftslurm.core.lineage import rollover
 from ftslurm.core.state import actions as act
 from ftslurm.core.state import events as ev
 from ftslurm.core.state.model import SIGTERM, SLURM, SRUN, Allocation, Evidence, RunOutcome, Saved, StepId
-from ftslurm.core.state.past import Past
 from ftslurm.core.state.run_state import RunState
 from ftslurm.core.state.turn import Turn
 from ftslurm.protocol import messages as msg
@@ -177,10 +190,11 @@ def test_sruns_reason_comes_first_and_no_group_is_started_in_a_job_that_is_over(
 
 
 def test_moves_to_another_job_are_no_restarts() -> None:
-    past = Past({"group-0000": 2, "group-0001": 1}, 17, restarts=1)  # one failure, and one job before
-    story = play((0, ev.Granted(NODES, Saved("/ckpt/step-00000017", 17), past)), (1, stop()))
-    story.turn(2, [ev.Ended(step, 143) for step in story.ids(act.Launch)])
-    assert [record["restarts"] for record in story.records("run_finished")] == [1]
+    story = play(*RUNNING, (30, killed(A0)), (35,)).taken_over(1000, home="requeued", checkpoint=CHECKPOINT)
+    story.turn(1001, [])
+    story.turn(1002, [stop()])
+    story.turn(1003, [ev.Ended(step, 143) for step in story.ids(act.Launch, since=1000)])
+    assert [record["restarts"] for record in story.records("run_finished")] == [2]  # the second with its node
 
 
 def test_other_rules_may_ask_too_and_the_answer_is_about_what_was_asked() -> None:
@@ -200,8 +214,8 @@ def test_other_rules_may_ask_too_and_the_answer_is_about_what_was_asked() -> Non
 
 
 def test_a_run_that_scale_has_made_larger_is_as_large_in_its_next_job() -> None:
-    names = ("group-0000", "group-0001", "group-0002")
-    past = Past(dict.fromkeys(names, 0), 20, groups=3)
-    grown = ev.Granted(granted(3).allocation, Saved("/ckpt/step-00000020", 20), past)
-    story = play((0, grown), config=config(groups={"max": 4}))
-    assert [(u.name, u.attempt) for u in story.state.groups] == [(name, 1) for name in names]
+    grown = (30, ev.Asked("scale", ANN, "c1", groups=3))
+    story = play(*RUNNING, grown, config=config(groups={"max": 4}))
+    story.taken_over(1000, home="requeued", checkpoint=CHECKPOINT)
+    story.wait(1001)
+    assert [(u.name, u.attempt) for u in story.state.groups] == [(f"group-000{n}", 1) for n in range(3)]

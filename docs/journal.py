@@ -21,7 +21,7 @@ from ftslurm.monitor import sentences
 from ftslurm.monitor.status_fold import StatusFold
 from ftslurm.monitor.status_json import StatusJson
 from ftslurm.protocol import records
-from ftslurm.protocol.records import EVENTS, KEY, VERSION, JournalRecord
+from ftslurm.protocol.records import EVENTS, KEY, MOST_LIST, MOST_TEXT, VERSION, JournalRecord
 from ftslurm.report.history_fold import HistoryFold
 from ftslurm.report.report_json import ReportJson
 from ftslurm.run.journal_lines import Fold, members
@@ -46,6 +46,9 @@ fields below. Lines are appended only. They are on disk before the action that t
 `progress` is in `progress.jsonl` beside it; its `seq` is that of the event before it.
 Readers ignore events and fields they do not know. Version {VERSION} of the format; the JSON Schema is
 [schema/events.schema.json](schema/events.schema.json).
+
+A text longer than {MOST_TEXT:,} characters ends with "...". Only the first items of a list or an object are written,
+{MOST_LIST:,} characters of them; if there are more, `cut` has how many there were: `{{"nodes": 9400}}`.
 
 "optional" fields are left out of the line if they do not apply; "or null" is written if a value is not known. A name
 that ends in `_s`, and `seconds`, is a duration in seconds.

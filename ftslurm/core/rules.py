@@ -154,7 +154,7 @@ def _no_place(turn: Turn, waiting: list[Unit], needed: bool) -> str:
     """Return why the run ends because these groups have no node, and what to set."""
     who = by_count(len(waiting), f"group {waiting[0].group} has", f"{len(waiting)} groups have")
     few = "others need it (groups.serve)" if needed else f"fewer than groups.min={turn.config.groups.min} can step"
-    awaited, _ = supply.coming(turn, pool_of(waiting[0].group, turn.config))
+    awaited, _ = next(supply.coming(turn, pool_of(waiting[0].group, turn.config)))
     needs = f"{awaited or 'spare nodes (cluster.spare_nodes)'}, or {launching.a_free_node(turn.nodes)}"
     return f"{who} no node to run on, and {few}: what it needs is {needs}"
 

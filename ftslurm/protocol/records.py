@@ -11,6 +11,9 @@ Conventions:
     wrong type, reads as None, "", 0 or empty.
     Units are in the names: `_s` is seconds; moments (`time`, `due`, `ends`, ...) are unix seconds.
 
+No line grows with the run: a text longer than MOST_TEXT ends with "...", and of a list or an object only as many first
+items are written as have MOST_LIST characters; `cut` then has how many there were: {"nodes": 9400}.
+
 A change that old readers would misread raises VERSION. New events and new fields do not: readers ignore what they do
 not know.
 """
@@ -20,13 +23,16 @@ from __future__ import annotations
 import dataclasses
 import re
 from dataclasses import MISSING
-from typing import Annotated, ClassVar, TypeAlias, TypedDict
+from itertools import accumulate
+from typing import Annotated, Any, ClassVar, TypeAlias, TypedDict
 
 from ftslurm.protocol.causes import Cause
 from ftslurm.protocol.value_class import Value, dataclass_transform
 
 VERSION = 1
 KEY = "key"
+MOST_TEXT = 4000  # characters of a text in a line
+MOST_LIST = 32_000  # characters of all items of a list in a line: the names of a thousand nodes
 
 Unit = Annotated[str, KEY]  # lighthouse, group-0003 or standby-000
 Group = Annotated[int, KEY]  # the replica group
@@ -66,14 +72,31 @@ class JournalRecord(Value, kw_only=True):
             cls.event = re.sub("(?<!^)([A-Z])", r"_\1", cls.__name__).lower()
 
     @property
-    def fields(self) -> dict[str, object]:
+    def fields(self) -> dict[str, Any]:
         """Return the fields of the line, in their order on disk."""
-        values = ((field, getattr(self, field.name)) for field in dataclasses.fields(self))
-        return {
-            field.name: list(value) if isinstance(value, tuple) else value
-            for field, value in values
-            if field.default is MISSING or value != field.default
-        }
+        fields, cut = dict[str, Any](), dict[str, int]()
+        for field in dataclasses.fields(self):
+            value = getattr(self, field.name)
+            if field.default is MISSING or value != field.default:
+                fields[field.name] = bounded(value)
+                if isinstance(value, tuple | dict) and len(value) > len(fields[field.name]):
+                    cut[field.name] = len(value)
+        return {**fields, "cut": cut} if cut else fields
+
+
+def bounded(value: object) -> Any:
+    """Return a value for JSON, cut to MOST_TEXT and MOST_LIST."""
+    if isinstance(value, str):
+        return value if len(value) <= MOST_TEXT else f"{value[: MOST_TEXT - 3]}..."
+    if isinstance(value, dict):
+        return dict(_first([(key, bounded(one)) for key, one in value.items()]))
+    return _first(list(map(bounded, value))) if isinstance(value, tuple) else value
+
+
+def _first(items: list[Any]) -> list[Any]:
+    """Return as many first items as have MOST_LIST characters."""
+    sizes = accumulate(len(str(item)) for item in items)
+    return [item for item, size in zip(items, sizes, strict=True) if size <= MOST_LIST]
 
 
 # --- the run and its controllers ---------------------------------------------------------------------------------

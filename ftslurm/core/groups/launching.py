@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable, Iterator
 
 from ftslurm.config.schema import Config, standby_each
 from ftslurm.core.groups import finishing, ranks, standby
@@ -18,6 +18,7 @@ from ftslurm.protocol import records
 
 STORE_WITHIN_S = 30.0  # of a standby, which has imported everything: measured 0.03 s, and 1 s on a busy machine
 MOST_FENCED = 20  # earlier attempts whose end a launch ensures
+MOST_NAMED = 3  # nodes that a group without a place cannot have
 
 
 def over_from(turn: Turn) -> float | None:
@@ -204,26 +205,34 @@ def explain(turn: Turn) -> None:
     """Record what the groups without a place wait for, once a job has been requested; the others continue."""
     if not turn.awake or not turn.goes_on or turn.lineage.lost is not None or over_from(turn) is not None:
         return
-    coming = dict[int, tuple[str | None, str | None]]()  # by pool
+    free = a_free_node(turn.nodes)
+    coming = dict[int, Iterator[supply.Awaited]]()  # by pool
     for unit in turn.having(Trait.WAITING):
         if unit.phase is not Phase.PENDING or unit.retired or not turn.due(unit.due, unit.name):
             continue
         pool = pool_of(unit.group, turn.config)
         if pool not in coming:
             coming[pool] = supply.coming(turn, pool)
-        reason, job = coming[pool]
-        reason = reason or a_free_node(turn.nodes)
+        reason, job = next(coming[pool])
+        reason = reason or free
         if unit.waits_for != reason:
             turn.do(records.GroupWaits(group=unit.group_id, reason=reason, allocation=job))
             turn.change(unit, waits_for=reason)
 
 
 def a_free_node(nodes: Nodes) -> str:
-    """Say what groups without a place wait for, with the nodes that they cannot have."""
+    """Say what groups without a place wait for, with the nodes that they cannot have.
+
+    Many have no names, and no number: each change of this text is a line for each group that waits.
+    """
     kinds = (
         ("left out", nodes.out(Out.LOST, Out.BLAMED, Out.GONE)),
         ("left out by health.preflight", nodes.out(Out.UNFIT)),
         ("drained", nodes.drained - nodes.out()),
     )
-    out = "; ".join(f"{', '.join(sorted(some))} {how}" for how, some in kinds if some)
+    out = "; ".join(f"{_names(some)} {how}" for how, some in kinds if some)
     return f"a free node: {out}" if out else "a free node"
+
+
+def _names(nodes: Collection[str]) -> str:
+    return ", ".join(sorted(nodes)) if len(nodes) <= MOST_NAMED else f"more than {MOST_NAMED} nodes"

@@ -10,6 +10,10 @@ and so do jobs that Slurm has requeued: their requeue and a new submission never
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from itertools import chain, repeat
+from typing import TypeAlias
+
 from ftslurm.config.schema import Config
 from ftslurm.core.jobs import queue
 from ftslurm.core.jobs.queue import asking_of, living
@@ -339,21 +343,31 @@ def over(state: RunState) -> tuple[str, ...]:
     return tuple(one.name for one in jobs if (one.alive or one.row.between) and (one.pool >= 0 or one.name != own))
 
 
-def coming(turn: Turn, pool: int) -> tuple[str | None, str | None]:
-    """Return what the groups of a pool without a place wait for, with Slurm's reason, and the job's name.
+Awaited: TypeAlias = tuple[str | None, str | None]  # what it is, with Slurm's reason; the job's name. None: no job
 
-    It is the oldest job that has no nodes yet; one that runs and may be ending, only if there is no other. None: they
-    wait for no job.
+
+def coming(turn: Turn, pool: int) -> Iterator[Awaited]:
+    """Yield what the groups of a pool without a place wait for, without end.
+
+    Each waits for a job of its own that has no nodes yet, the oldest first, so that the start of a job changes nothing
+    for the others. One that runs and may be ending counts only if there is no other.
     """
-    config, jobs = turn.config, [one for one in turn.jobs if one.pool == pool and one.alive and not one.usable]
-    job = min(jobs, key=lambda one: one.state == "RUNNING", default=None)
-    if job is None and config.internal.pilots is not None:
+    jobs = [one for one in turn.jobs if one.pool == pool and one.alive and not one.usable]
+    queued = [one for one in jobs if one.state != "RUNNING"]
+    found = [_awaited(one) for one in queued or jobs] or [_no_job(turn, pool)]
+    return chain(found, repeat(found[-1]))
+
+
+def _no_job(turn: Turn, pool: int) -> Awaited:
+    asking = asking_of(turn, pool)
+    if turn.config.internal.pilots is not None:
         return "a task of the array, of which none is left for it", None
-    if job is None:
-        asking = asking_of(turn, pool)
-        if asking.error:
-            return f"a job that sbatch refuses: {asking.error}", None
-        return "a job of its own" if config.array or asking.count else None, None
+    if asking.error:
+        return f"a job that sbatch refuses: {asking.error}", None
+    return "a job of its own" if turn.config.array or asking.count else None, None
+
+
+def _awaited(job: Job) -> Awaited:
     if job.leaving is not None:
         return f"the requeue of Slurm job {job.name}", job.name
     why = f": {job.reason}" if job.reason not in ("", "None") else ""

@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 import said
 from histories import (
+    LIGHTHOUSE_UP,
     RUNNING,
     Moment,
     config,
@@ -23,7 +24,8 @@ from steps import A0, B0, B1, C0, LIGHT0
 from ftslurm.core.groups.reports import TOLD_S
 from ftslurm.core.state import actions as act
 from ftslurm.core.state import events as ev
-from ftslurm.core.state.model import SIGTERM, SLURM, Evidence, Phase
+from ftslurm.core.state.model import SIGTERM, SLURM, Evidence, Phase, StepId
+from ftslurm.core.state.unit_names import group_unit
 from ftslurm.protocol.causes import Cause
 
 TWO: tuple[Moment, ...] = ((0, granted(2)), *RUNNING[1:], (30, node_lost(B0, "n2")))  # no spare node
@@ -41,6 +43,16 @@ def test_it_says_so_again_when_something_else_is_missing() -> None:
     story = play((0, granted(3)), (20, node_lost(B0, "n2")), (21, node_lost(C0, "n3")), config=three)
     one, both = "a free node: n2 left out", "a free node: n2, n3 left out"
     assert [(r["group"], r["reason"]) for r in story.records("group_waits")] == [(1, one), (1, both), (2, both)]
+
+
+@pytest.mark.parametrize("count", [10, 40])
+def test_a_run_that_loses_its_nodes_one_by_one_says_so_a_few_times_for_each_group(count: int) -> None:
+    lost = [(20 + n, node_lost(StepId(group_unit(n), 0), f"n{n + 1}")) for n in range(1, count)]
+    story = play((0, granted(count)), (1, LIGHTHOUSE_UP), *lost, config=config(groups={"count": count, "min": 1}))
+    told = story.records("group_waits")
+    assert len(told) <= count + 10
+    assert max(len(record["reason"]) for record in told) < 100
+    assert told[-1]["reason"] == "a free node: more than 3 nodes left out"
 
 
 def test_when_a_node_comes_free_it_is_launched_and_waits_for_nothing() -> None:

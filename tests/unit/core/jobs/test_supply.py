@@ -98,7 +98,7 @@ def test_a_job_that_waits_in_the_queue_counts_as_there_however_long() -> None:
         ("90_1", "QOSMaxJobsPerUserLimit"),
     ]
     told = {r["group"]: (r["reason"], r["allocation"]) for r in story.records("group_waits")}
-    assert told[1] == ("Slurm job 90_0 (pending: Priority)", "90_0")
+    assert told[1] == ("Slurm job 90_1 (pending: QOSMaxJobsPerUserLimit)", "90_1")
     assert story.outcome() is None
 
 
@@ -643,3 +643,19 @@ def test_a_node_without_the_run_directory_is_left_out_once_and_a_user_may_take_i
     assert story.state.nodes.out(Out.UNFIT) == set()
     unknown = play(*ASKED_FOR, (2.6, seen(2.5, Job("89", state="FAILED", nodes=("n3",)))), config=ARRAY)
     assert unknown.state.nodes.out(Out.UNFIT) == set()  # an earlier controller has judged it
+
+
+@pytest.mark.parametrize("order", ["oldest first", "newest first"])
+def test_each_group_waits_for_a_job_of_its_own_and_another_one_that_starts_changes_little(order: str) -> None:
+    count = 20
+    names = tuple(f"90_{n}" for n in range(count))
+    starts = names if order == "oldest first" else names[::-1]
+    moments: list[Moment] = [*ASKED_FOR[:2], (0.5, ev.Submitted(0, names))]
+    for n in range(count + 1):
+        jobs = [pilot(x, f"n{x}") if x in starts[:n] else queued(x, "Resources") for x in names]
+        moments.append((3 + n, ev.JobsSeen(tuple(jobs), asked=2.5 + n)))
+    told = play(*moments, config=array_config(groups={"count": count})).records("group_waits")
+    waits = [record for record in told if record["allocation"] is not None]
+    assert {record["allocation"] for record in waits} == set(names)
+    if order == "oldest first":
+        assert len(told) <= 3 * count

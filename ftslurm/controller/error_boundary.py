@@ -15,7 +15,8 @@ from contextlib import contextmanager
 from ftslurm.config.schema import Config
 from ftslurm.core import rules as core
 from ftslurm.core.state.actions import Action
-from ftslurm.core.state.events import Event, Granted, Heard
+from ftslurm.core.state.events import Ended, Event, Granted, Heard
+from ftslurm.core.state.model import StepId, replace
 from ftslurm.core.state.run_state import RunState
 from ftslurm.protocol.records import ControllerError, JournalRecord
 from ftslurm.run.leadership import Superseded
@@ -68,6 +69,9 @@ def decide(
 ) -> tuple[RunState, list[Action]]:
     """Call core.decide. If it fails, call it for each event alone and drop the events with which it fails.
 
+    The end of a step is never dropped, else its unit would be brought down for ever: it is decided on without what is
+    known of the attempt.
+
     Raises:
         Exception: it also fails without any event, or the run cannot begin.
     """
@@ -82,4 +86,19 @@ def decide(
         with errors.contain(f"an event ({type(what).__name__})", event):
             state, more = core.decide(state, [event], now, config)
             actions += more
+            continue
+        if isinstance(event, Ended):
+            with errors.contain(f"the end of {event.id}", event):
+                end = Ended(event.id, None, checkpoint=state.lineage.checkpoint)
+                state, more = core.decide(_without_signs(state, event.id), [end], now, config)
+                actions += more
     return state, actions
+
+
+def _without_signs(state: RunState, step: StepId) -> RunState:
+    """Return the state without what is known of how a step has failed."""
+    unit = state.table.living(step)
+    if unit is None:
+        return state
+    plain = replace(unit.current, evidence=(), traces=())
+    return replace(state, table=state.table.put(replace(unit, current=plain)))

@@ -10,7 +10,7 @@ import time
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
-from ftslurm.core.state.actions import Ask
+from ftslurm.core.state.actions import Ask, Exclude
 from ftslurm.core.state.events import Event
 from ftslurm.guard import processes
 from ftslurm.launchers.scheduler import Answer, Request
@@ -50,10 +50,16 @@ class BackgroundCommands:
     """All background commands. The caller reaps this process's children and calls `reaped` for each."""
 
     running: dict[int, _Running] = field(default_factory=dict)
+    later: dict[str, Request] = field(default_factory=dict)  # the last Exclude of a job, while one before it runs
 
     def ask(self, request: Request) -> Sequence[Event]:
-        """Start a request's command, which `reaped` answers. Return the answer if it cannot be started."""
+        """Start a request's command, which `reaped` answers. Return the answer if it cannot be started.
+
+        What a job must not get is changed by one command at a time: the last one counts.
+        """
         if self.asking(request.action):
+            if isinstance(request.action, Exclude):
+                self.later[request.action.name] = request
             return []
         try:
             with os.fdopen(os.memfd_create("answer"), "w+b") as output:
@@ -72,8 +78,10 @@ class BackgroundCommands:
         return []
 
     def asking(self, action: Ask) -> bool:
-        """Return whether a request for this is still unanswered."""
-        return any(command.request.action == action for command in self.running.values())
+        """Return whether a request for this is still unanswered, or for other nodes that the same job must not get."""
+        name = action.name if isinstance(action, Exclude) else None
+        asked = [command.request.action for command in self.running.values()]
+        return action in asked or any(isinstance(one, Exclude) and one.name == name for one in asked)
 
     def reaped(self, pid: int, code: int) -> Answered | None:
         """Return the answer of a process that has ended; None if it is no background command."""
@@ -81,6 +89,9 @@ class BackgroundCommands:
         if command is None:
             return None
         command.process.returncode = code
+        action = command.request.action
+        if isinstance(action, Exclude) and (request := self.later.pop(action.name, None)) is not None:
+            self.ask(request)
         with os.fdopen(command.output, "rb") as file:
             file.seek(0)
             return Answered(command.request, Answer(code, plain(file.read().decode(errors="replace"))))

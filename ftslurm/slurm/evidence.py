@@ -121,12 +121,16 @@ def read_probe(node: str, text: str) -> Looked:
 
 
 # The errors of Slurm's commands if a job has ended in which a step is to start, or that is to be changed or cancelled.
-_NO_JOB = ("Invalid job id", "expired", "already complet", "node configuration is not available")
+# A credential that has expired is no such error: a clock is wrong.
+_NO_JOB = re.compile(
+    r"invalid job id|job \S+ has expired|expired or invalid job|already complet|node configuration is not available",
+    re.IGNORECASE,
+)
 
 
 def no_job(text: str) -> bool:
     """Return whether one of Slurm's commands says that a job has ended."""
-    return any(words in text for words in _NO_JOB)
+    return _NO_JOB.search(text) is not None
 
 
 _DOWN = ("down", "*", "not_responding", "fail", "power")

@@ -97,7 +97,7 @@ def _judge(turn: Turn, rank: int, compared: Compared, late: list[Unit]) -> None:
 def agreed(turn: Turn, rank: int) -> int:
     """Return the last step after which a rank was equal in all groups: at first that from which all have started."""
     known = turn.state.comparisons
-    return known.equal.get(rank, known.base or turn.lineage.resume_step)
+    return known.equal.get(rank, turn.lineage.resume_step)
 
 
 def _condemn(turn: Turn, rank: int, step: int, wrong: Tasks, equal: int) -> None:

@@ -218,8 +218,7 @@ def _launch_again(turn: Turn, unit: Unit) -> None:
 def _left_behind(turn: Turn, unit: Unit) -> None:
     """Begin the adoption of a step; what it was told may not have arrived, and is said again."""
     known, now = unit.current, turn.now
-    adoption = Adoption(now, slurm_step=known.slurm_step, joined=unit.marks.joined)
-    current = replace(known, adoption=adoption, wanted=0, aside=None, told=None, spared=False)
+    current = replace(known, adoption=Adoption(now), wanted=0, aside=None, told=None, spared=False)
     turn.put(adopt(unit, (Pulse(now, moved=now),) * len(known.hosts), current))
 
 
@@ -262,7 +261,7 @@ def attach(turn: Turn) -> None:
 
 
 def _attach(turn: Turn, unit: Unit, adoption: Adoption, place: Place) -> None:
-    turn.do(Attach(unit.id, place, adoption.slurm_step))
+    turn.do(Attach(unit.id, place, unit.current.slurm_step))
     turn.attempt(unit, adoption=replace(adoption, asked=True))
 
 
@@ -301,11 +300,12 @@ def guard_reported(turn: Turn, said: messages.Adopted, unit: Unit) -> None:
     unit = turn.attempt(unit, adoption=adoption, assigned=known)
     if len(adoption.reports) < tasks_of(unit, turn.config) or unit.phase not in LIVE:
         return
+    has_joined = unit.marks.joined is not None
     unit = _as_it_was(turn, unit, adoption)
     if turn.state.follows and turn.lighthouse.phase is Phase.PENDING and not turn.table.names(Trait.ADOPTING):
         turn.change(turn.lighthouse, due=turn.now)  # now the groups can be told where it is
     turn.do(records.StepAdopted(**unit.names, step=unit.current.step, slurm_step=unit.current.slurm_step))
-    if unit.current.step is not None and adoption.joined is None:  # it joined while no controller led
+    if unit.current.step is not None and not has_joined:  # it joined while no controller led
         unseen = replace(unit, marks=replace(unit.marks, hello=None, ready=None, begun=None, joined=None))
         turn.do(joined(unseen, turn.now, unit.current.step))
     if unit.group is not None and unit.phase is Phase.RUNNING:

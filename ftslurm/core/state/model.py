@@ -248,10 +248,8 @@ class Adoption(Value):
     """The adoption of a step that an earlier controller has launched: it ends when every guard has reported."""
 
     since: float
-    slurm_step: str | None = None  # Slurm's id of the step, if the journal has it
     asked: bool = False  # a connection to its guards was started
     again: float = 0.0  # when the connection is tried again, after a failure
-    joined: float | None = None  # when it committed its first step, if the journal has it
     reports: tuple[Adopted, ...] = ()
 
 
@@ -573,6 +571,5 @@ class Comparisons(Value):
 
     steps: Map[int, tuple[Compared, ...]] = Map()  # of each rank, those that were reported last
     equal: Map[int, int] = Map()  # of each rank, the last step after which it was equal in all groups
-    base: int = 0  # the same of all ranks, as an earlier controller knew it
     told: frozenset[tuple[str, int]] = frozenset()  # attempts that differ without a majority, as people know
     rank: int = 0  # the rank in which they do

@@ -15,11 +15,15 @@ from steps import A0, B0
 
 from ftslurm.controller.error_boundary import EVERY_S, ErrorBoundary, decide
 from ftslurm.core import rules as core
+from ftslurm.core.groups import exits
+from ftslurm.core.groups.verdict import classify
 from ftslurm.core.reduce import observe
-from ftslurm.core.state.events import Event
+from ftslurm.core.state.events import Ended, Event, TaskFailed
+from ftslurm.core.state.model import Evidence, Exit, Phase, Unit
 from ftslurm.core.state.turn import Turn
 from ftslurm.monitor.sentences import describe
 from ftslurm.monitor.status import RunStatus
+from ftslurm.protocol.causes import Cause
 from ftslurm.protocol.records import JournalRecord
 from ftslurm.run.leadership import Superseded
 
@@ -101,6 +105,26 @@ def test_of_several_events_only_the_one_that_fails_is_dropped() -> None:
     ]
     (record,) = told.records
     assert (record["where"], record["error"]) == ("an event (Notice)", "IndexError: tuple index out of range")
+
+
+@pytest.mark.parametrize("kind", [Cause.KILLED, Cause.HANG, None])
+def test_the_end_of_a_step_is_not_dropped_whatever_sign_cannot_be_judged(
+    kind: Cause | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Else its unit would be brought down for ever."""
+
+    def broken(unit: Unit, *rest: object) -> Exit:
+        if unit.current.evidence:
+            raise IndexError("tuple index out of range")
+        return classify(unit, *rest)  # type: ignore[arg-type]
+
+    monkeypatch.setattr(exits, "classify", broken)
+    told, story = Told(), play(*RUNNING, (20.5, TaskFailed(B0, Evidence(0, "n2", signal=9, cause=kind))))
+    assert story.phases() == [Phase.RUNNING, Phase.STOPPING]
+    state, actions = decide(story.state, [Ended(B0, code=137), stepped(A0, 11)], 21.0, story.config, told.errors)
+    assert state.groups[1].phase in (Phase.PENDING, Phase.STARTING)
+    assert {"step_exited", "restart_scheduled"} <= {one.event for one in actions if isinstance(one, JournalRecord)}
+    assert [record["where"] for record in told.records] == ["an event (Ended)"]
 
 
 def test_without_an_error_all_events_are_decided_on_together() -> None:

@@ -156,3 +156,15 @@ def test_it_does_not_let_the_last_groups_go_that_hold_the_state() -> None:
     assert story.all(msg.Stop) == []
     story.turn(21, [to(2)])  # group 1 stays, and holds it
     assert story.ids(msg.Stop) == [C0, D0]
+
+
+@pytest.mark.parametrize("groups", [1, 3, 4])
+def test_without_a_lighthouse_groups_come_and_go_after_one_has_finished(groups: int) -> None:
+    """None of them heals from another, and none begins a new history of all."""
+    alone = config(groups={"max": 4}, lighthouse={"kind": "none"})
+    up = (*ready(A0), *ready(B0)), (store(A0), store(B0))
+    story = play((0, granted(4)), (2, *up[0]), (3, *up[1]), (20, finished(A0)), (21, to(groups)), config=alone)
+    assert story.records("command_refused") == []
+    assert story.records("scaled")[-1]["groups"] == groups
+    launched = {step.unit for step in story.ids(act.Launch, since=21)}
+    assert launched == {f"group-{n:04d}" for n in range(2, groups)}

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 import signal
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -17,7 +18,7 @@ from ftslurm.core.state.model import Evidence, RunOutcome
 from ftslurm.protocol.causes import Cause
 from ftslurm.slurm import client, commands
 from ftslurm.slurm.commands import scrubbed, srun_command
-from ftslurm.slurm.evidence import asked_by_slurm, job_ends, read_srun
+from ftslurm.slurm.evidence import asked_by_slurm, job_ends, no_job, read_srun
 from ftslurm.slurm.hosts import expand_hosts
 from ftslurm.slurm.parse import (
     UNKNOWN,
@@ -399,3 +400,22 @@ def test_a_job_of_doctors_asks_for_gpus_once(word: str) -> None:
 def test_a_batch_script_is_recognised_whether_or_not_slurm_names_its_step(step: str | None, batch: bool) -> None:
     environ = {"ENVIRONMENT": "BATCH", "SLURM_JOB_ID": "7", commands.BATCH_PROCESS: "0"}
     assert commands.is_batch(environ | ({} if step is None else {"SLURM_STEP_ID": step})) is batch
+
+
+@pytest.mark.parametrize("case", [str, str.lower, str.upper])
+@pytest.mark.parametrize(
+    ("words", "ended"),
+    [
+        ("srun: error: Slurm job 71 has expired.", True),
+        ("srun: error: Slurm job 71_2 has expired", True),
+        ("srun: Check SLURM_JOB_ID environment variable. Expired or invalid job 71", True),
+        ("srun: error: Unable to confirm allocation for job 71: Invalid job id specified", True),
+        ("scancel: error: Kill job error on job id 71: Job/step already completing or completed", True),
+        ("srun: error: Task launch for StepId=71.3 failed on node n2: Job credential expired", False),
+        ("srun: error: Munge decode failed: Expired credential", False),
+        ("srun: error: Unable to create step for job 71: Password has expired", False),
+        ("", False),
+    ],
+)
+def test_only_an_expired_job_is_no_job(words: str, ended: bool, case: Callable[[str], str]) -> None:
+    assert no_job(case(words)) is ended

@@ -566,12 +566,19 @@ def test_a_drain_of_a_node_whose_step_is_being_adopted_names_the_unit() -> None:
     assert answer.text.startswith("n2 gets nothing any more; group 1: moved as soon as")
 
 
-def test_save_says_that_the_groups_are_being_connected_to() -> None:
-    story = before().taken_over(20, home="n9")
-    story.turn(21, [ALL])
-    story.turn(21.2, [asked("save")])
-    (refused,) = story.records("command_refused")
-    assert refused["reason"].startswith("another controller has just taken over and connects to the groups")
+@pytest.mark.parametrize("at", [20.0, 20.5, 21.2])
+def test_save_is_answered_once_the_groups_are_connected_to(at: float) -> None:
+    story = before((11, said.can_save(A0), said.can_save(B0))).taken_over(20, home="n9")
+    events: dict[float, list[ev.Event]] = {at: [asked("save")], 21.0: [ALL], 22.0: [*word(A0), *word(B0)]}
+    for time in sorted(events):
+        story.wait(time)
+        story.turn(time, events[time])
+    assert story.ids(msg.Save) == [A0, B0]
+    assert story.records("command_refused") == story.records("command_done") == []
+    (step, *_) = {message.step for message in story.sent(msg.Save)}
+    story.turn(24, [said.checkpointed(A0, step, "/ckpt/x", 0.5)])
+    (done,) = story.records("command_done")
+    assert (done["what"], done["step"], done["path"]) == ("save", step, "/ckpt/x")
 
 
 def test_a_standby_goes_on_waiting_and_one_that_has_taken_over_is_the_group() -> None:

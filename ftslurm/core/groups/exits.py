@@ -216,13 +216,12 @@ def _standby_ended(turn: Turn, unit: Unit, verdict: Exit) -> None:
         return
     if verdict.cause.row.blame is Blame.BROKEN:
         _blame(turn, unit)
-    answer = restart.judge(unit.exits, turn.config.restart, turn.config.health.start_timeout_s)
-    if isinstance(answer, str):
-        turn.do(records.StandbyGivenUp(unit=unit.name, reason=f"{describe(verdict)}; {answer}"))
-        give_up(turn, unit)
-        return
-    due = max(answer, verdict.time + 1.0)
-    wait_for_next(turn, unit, due, f"restart: {describe(verdict)}")
+    match restart.judge(unit.exits, turn.config.restart, turn.config.health.start_timeout_s):
+        case restart.GiveUp(why):
+            turn.do(records.StandbyGivenUp(unit=unit.name, reason=f"{describe(verdict)}; {why}"))
+            give_up(turn, unit)
+        case restart.RestartAt(time):
+            wait_for_next(turn, unit, max(time, verdict.time + 1.0), f"restart: {describe(verdict)}")
 
 
 def _group_failed(turn: Turn, unit: Unit, verdict: Exit) -> None:
@@ -242,15 +241,15 @@ def _group_failed(turn: Turn, unit: Unit, verdict: Exit) -> None:
         turn.fail("every group failed before its first step, all in the same way")
         return
     _blame(turn, unit)
-    answer = restart.judge(unit.exits, turn.config.restart, turn.config.health.start_timeout_s)
-    if isinstance(answer, str):
-        given_up(turn, unit, answer)
-        return
-    reason = f"restart: {describe(verdict)}"
-    # Else its launch was refused, and that record says when; or whether all start over is not decided yet.
-    if verdict.attempt == unit.attempt and turn.lineage.lost is None:
-        turn.do(records.RestartScheduled(group=unit.group_id, attempt=unit.attempt + 1, due=answer, reason=reason))
-    wait_for_next(turn, unit, answer, reason)
+    match restart.judge(unit.exits, turn.config.restart, turn.config.health.start_timeout_s):
+        case restart.GiveUp(why):
+            given_up(turn, unit, why)
+        case restart.RestartAt(due):
+            reason, number = f"restart: {describe(verdict)}", unit.attempt + 1
+            # Else its launch was refused, and that record says when; or whether all start over is not decided yet.
+            if verdict.attempt == unit.attempt and turn.lineage.lost is None:
+                turn.do(records.RestartScheduled(group=unit.group_id, attempt=number, due=due, reason=reason))
+            wait_for_next(turn, unit, due, reason)
 
 
 def _got_anywhere(turn: Turn) -> bool:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from itertools import takewhile
+from typing import NamedTuple, TypeAlias
 
 from ftslurm.config.schema import RestartConfig
 from ftslurm.core.state.model import Exit
@@ -14,8 +15,23 @@ WINDOW_S = 3600.0  # older failures do not count
 BACKOFF_MAX_S = 60.0  # the longest wait for a restart
 
 
-def judge(exits: Sequence[Exit], config: RestartConfig, launch_patience_s: float) -> float | str:
-    """Return when a unit runs again, or why it never does. A function of the exits: it keeps no counters.
+class RestartAt(NamedTuple):
+    """The unit runs again."""
+
+    time: float
+
+
+class GiveUp(NamedTuple):
+    """The unit runs no more."""
+
+    reason: str
+
+
+Decision: TypeAlias = RestartAt | GiveUp
+
+
+def judge(exits: Sequence[Exit], config: RestartConfig, launch_patience_s: float) -> Decision:
+    """Decide when a unit runs again, or that it does not. A function of the exits: it keeps no counters.
 
     The first failure leads to a restart at once, the second after backoff_s, each later one after twice the previous
     wait, up to BACKOFF_MAX_S. An attempt that has committed steps for BACKOFF_MAX_S was healthy: its failure counts as
@@ -32,34 +48,34 @@ def judge(exits: Sequence[Exit], config: RestartConfig, launch_patience_s: float
     """
     last = exits[-1]
     if last.cause.row.again is Again.AT_ONCE:
-        return last.time
+        return RestartAt(last.time)
     if last.cause.row.again is Again.NEVER:
-        return "every attempt would have it, too"
+        return GiveUp("every attempt would have it, too")
     if config.max_per_group == 0:
-        return "restart.max_per_group=0"
+        return GiveUp("restart.max_per_group=0")
     if not last.launched:
         in_a_row = list(takewhile(lambda e: not e.launched, reversed(exits)))
         if last.time - in_a_row[-1].time < launch_patience_s:
-            return last.time + LAUNCH_AGAIN_S
-        return f"srun could not start it for {launch_patience_s:g} s (health.start_timeout_s)"
+            return RestartAt(last.time + LAUNCH_AGAIN_S)
+        return GiveUp(f"srun could not start it for {launch_patience_s:g} s (health.start_timeout_s)")
     recent = [e for e in exits if last.time - e.time < WINDOW_S]
     failures = [e for e in recent if _is_failure(e)]
     if len(failures) > config.max_per_group:
-        return (
+        return GiveUp(
             f"{len(failures)} failures within {WINDOW_S:g} s are more than restart.max_per_group="
             f"{config.max_per_group} allows" + _hint(failures)
         )
     if (where := _same_error(failures)) and last.cause is Cause.LEFT_EARLY:
-        return f"it has ended at the same step {where}: if that is the end (early stopping), leave out job.total_steps"
+        return GiveUp(
+            f"it has ended at the same step {where}: if that is the end (early stopping), leave out job.total_steps"
+        )
     if where:
-        return f"the same error at the same step {where}: it is the script, not the node"
+        return GiveUp(f"the same error at the same step {where}: it is the script, not the node")
     in_a_chain = 0
     for exit_ in recent:
         counts = _is_failure(exit_) and not _moves(exit_, recent)
         in_a_chain = (0 if exit_.healthy_s >= BACKOFF_MAX_S else in_a_chain) + counts
-    if _moves(last, recent):
-        return last.time
-    return last.time + wait(in_a_chain, config)
+    return RestartAt(last.time + (0.0 if _moves(last, recent) else wait(in_a_chain, config)))
 
 
 def _moves(exit_: Exit, recent: Sequence[Exit]) -> bool:

@@ -12,7 +12,7 @@ from folded import fold
 
 from ftslurm.config.schema import RestartConfig
 from ftslurm.core.groups.placement import suspect
-from ftslurm.core.groups.restart import judge
+from ftslurm.core.groups.restart import GiveUp, RestartAt, judge
 from ftslurm.core.state.model import Exit, Unit
 from ftslurm.core.state.transitions import is_restart
 from ftslurm.monitor.log_failure import last_failure
@@ -51,10 +51,10 @@ def test_hooks_are_told_of_a_failure_or_of_an_end_in_order(cause: Cause) -> None
 @CAUSES
 def test_a_failure_costs_the_budget_and_nothing_else_does(cause: Cause) -> None:
     exits = [Exit(attempt, 10.0 + attempt, cause, ("n1",)) for attempt in range(2)]
-    given_up = isinstance(judge(exits, RestartConfig(max_per_group=1), 60.0), str)
+    given_up = isinstance(judge(exits, RestartConfig(max_per_group=1), 60.0), GiveUp)
     assert given_up == (cause.row.failure or cause.row.again is Again.NEVER)
     never = judge([Exit(0, 10.0, cause, ("n1",))], RestartConfig(max_per_group=0), 60.0)
-    assert (not isinstance(never, str)) == (cause.row.again is Again.AT_ONCE)
+    assert isinstance(never, RestartAt) == (cause.row.again is Again.AT_ONCE)
 
 
 @CAUSES

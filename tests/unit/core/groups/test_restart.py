@@ -11,7 +11,7 @@ from steps import B0, B1
 
 from ftslurm.config.schema import RestartConfig
 from ftslurm.core.groups import restart
-from ftslurm.core.groups.restart import LAUNCH_AGAIN_S, judge, wait
+from ftslurm.core.groups.restart import LAUNCH_AGAIN_S, GiveUp, RestartAt, judge, wait
 from ftslurm.core.state import events as ev
 from ftslurm.core.state.model import Exit
 from ftslurm.protocol.causes import Cause, Says
@@ -43,21 +43,21 @@ def exits(*times: float, cause: Cause = Cause.KILLED) -> list[Exit]:
     ],
 )
 def test_the_next_attempt_comes_at(times: list[float], restart_at: float) -> None:
-    assert judge(exits(*times), CONFIG, PATIENCE_S) == restart_at
+    assert judge(exits(*times), CONFIG, PATIENCE_S) == RestartAt(restart_at)
 
 
 def test_more_failures_than_the_budget_within_the_window_and_the_group_is_given_up() -> None:
     answer = judge(exits(10, 20, 30, 40), CONFIG, PATIENCE_S)
-    assert answer == "4 failures within 100 s are more than restart.max_per_group=3 allows"
+    assert answer == GiveUp("4 failures within 100 s are more than restart.max_per_group=3 allows")
 
 
 def test_no_budget_means_that_the_first_failure_is_the_last_and_the_reason_names_it() -> None:
-    assert judge(exits(10), RestartConfig(max_per_group=0), PATIENCE_S) == "restart.max_per_group=0"
+    assert judge(exits(10), RestartConfig(max_per_group=0), PATIENCE_S) == GiveUp("restart.max_per_group=0")
 
 
 @pytest.mark.parametrize("cause", [Cause.CANCELLED, Cause.TIME_LIMIT, Cause.OK])
 def test_exits_that_were_asked_for_cost_no_budget(cause: Cause) -> None:
-    assert judge([*exits(10, 11, 12, cause=cause), *exits(20)], CONFIG, PATIENCE_S) == 20
+    assert judge([*exits(10, 11, 12, cause=cause), *exits(20)], CONFIG, PATIENCE_S) == RestartAt(20)
 
 
 @pytest.mark.parametrize(
@@ -65,13 +65,13 @@ def test_exits_that_were_asked_for_cost_no_budget(cause: Cause) -> None:
     [Cause.USER_ERROR, Cause.OUT_OF_MEMORY, Cause.START_FAILED, Cause.START_TIMEOUT, Cause.UNKNOWN],
 )
 def test_every_other_exit_is_a_failure(cause: Cause) -> None:
-    assert judge(exits(10, 20, cause=cause), CONFIG, PATIENCE_S) == 22
+    assert judge(exits(10, 20, cause=cause), CONFIG, PATIENCE_S) == RestartAt(22)
 
 
 def test_a_lost_node_counts_but_is_not_waited_for() -> None:
     lost = exits(10, 20, 30, cause=Cause.NODE_LOST)
-    assert judge(lost, CONFIG, PATIENCE_S) == 30
-    assert isinstance(judge(lost, RestartConfig(max_per_group=2), PATIENCE_S), str)
+    assert judge(lost, CONFIG, PATIENCE_S) == RestartAt(30)
+    assert isinstance(judge(lost, RestartConfig(max_per_group=2), PATIENCE_S), GiveUp)
 
 
 def test_asking_twice_gives_the_same_answer() -> None:
@@ -90,9 +90,9 @@ def test_no_backoff_means_no_wait_ever() -> None:
 
 def test_launches_that_reach_no_node_cost_no_budget_and_are_tried_again_for_a_while() -> None:
     away = [Exit(n, 10.0 + 2 * n, Cause.START_FAILED, ("n1",), launched=False) for n in range(40)]
-    assert judge([*exits(5), *away[:20]], CONFIG, PATIENCE_S) == 48 + LAUNCH_AGAIN_S
-    assert isinstance(judge([*exits(5), *away], CONFIG, PATIENCE_S), str)  # slurmctld has been away for a minute
-    assert judge([*exits(5), *away, *exits(100)], CONFIG, PATIENCE_S) == 102  # the second failure of its own
+    assert judge([*exits(5), *away[:20]], CONFIG, PATIENCE_S) == RestartAt(48 + LAUNCH_AGAIN_S)
+    assert isinstance(judge([*exits(5), *away], CONFIG, PATIENCE_S), GiveUp)  # slurmctld has been away for a minute
+    assert judge([*exits(5), *away, *exits(100)], CONFIG, PATIENCE_S) == RestartAt(102)  # the second failure of its own
 
 
 # --- attempts that were healthy for a while --------------------------------------------------------------------------
@@ -120,14 +120,14 @@ def _long(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.mark.usefixtures("_long")
 def test_after_a_healthy_stretch_the_backoff_begins_anew(healthy: list[float], seconds: float) -> None:
     history = [Exit(n, 100.0 * n, Cause.KILLED, ("n1",), healthy_s=h) for n, h in enumerate(healthy)]
-    assert judge(history, BACKOFF, PATIENCE_S) == 200 + seconds
+    assert judge(history, BACKOFF, PATIENCE_S) == RestartAt(200 + seconds)
 
 
 @pytest.mark.usefixtures("_long")
 def test_a_healthy_attempt_that_was_asked_to_end_also_ends_the_chain() -> None:
     fell = [Exit(n, 10.0 * n, Cause.KILLED, ("n1",)) for n in range(3)]
     asked = Exit(3, 300.0, Cause.CANCELLED, ("n1",), healthy_s=250.0)
-    assert judge([*fell, asked], BACKOFF, PATIENCE_S) == 300
+    assert judge([*fell, asked], BACKOFF, PATIENCE_S) == RestartAt(300)
 
 
 # --- an error that follows the script ---------------------------------------------------------------------------------
@@ -154,9 +154,9 @@ def error(node: str, words: str = "ValueError: x", step: int | None = 7, cause: 
 )
 def test_the_same_error_on_different_nodes_is_the_scripts(first: Exit, second: Exit, hopeless: bool) -> None:
     answer = judge([first, second], BACKOFF, PATIENCE_S)
-    assert isinstance(answer, str) == hopeless
-    if isinstance(answer, str):
-        assert "on n1 and on n2: it is the script, not the node" in answer
+    assert isinstance(answer, GiveUp) == hopeless
+    if isinstance(answer, GiveUp):
+        assert "on n1 and on n2: it is the script, not the node" in answer.reason
 
 
 @pytest.mark.parametrize(
@@ -177,9 +177,9 @@ def test_the_same_error_after_a_restart_from_a_checkpoint_is_the_scripts(
 ) -> None:
     first = replace(error("n1"), restored=began)
     answer = judge([first, replace(first, **({"restored": 5} | changes))], BACKOFF, PATIENCE_S)
-    assert isinstance(answer, str) == hopeless
-    if isinstance(answer, str):
-        assert answer.startswith("the same error at the same step (7), again after the checkpoint of step 5: it")
+    assert isinstance(answer, GiveUp) == hopeless
+    if isinstance(answer, GiveUp):
+        assert answer.reason.startswith("the same error at the same step (7), again after the checkpoint of step 5: it")
 
 
 @pytest.mark.parametrize(
@@ -193,22 +193,24 @@ def test_the_same_error_after_a_restart_from_a_checkpoint_is_the_scripts(
 )
 def test_the_third_same_error_in_a_row_is_the_scripts(step: int | None, restored: int | None, hopeless: bool) -> None:
     one = replace(error("n1", step=step), restored=restored)
-    assert not isinstance(judge([one, one], BACKOFF, PATIENCE_S), str)
+    assert not isinstance(judge([one, one], BACKOFF, PATIENCE_S), GiveUp)
     answer = judge([one, one, one], BACKOFF, PATIENCE_S)
-    assert isinstance(answer, str) == hopeless
-    if isinstance(answer, str):
-        assert answer == "the same error at the same step (7), for the third time: it is the script, not the node"
+    assert isinstance(answer, GiveUp) == hopeless
+    if isinstance(answer, GiveUp):
+        assert (
+            answer.reason == "the same error at the same step (7), for the third time: it is the script, not the node"
+        )
     between = [one, replace(one, error="ValueError: y"), one]
-    assert not isinstance(judge(between, BACKOFF, PATIENCE_S), str)
+    assert not isinstance(judge(between, BACKOFF, PATIENCE_S), GiveUp)
 
 
 @pytest.mark.parametrize(
     "words", ["RuntimeError: Connection closed by peer", "DistStoreError: socket", "NCCL: ncclRemoteError"]
 )
 def test_a_group_that_only_lost_its_connection_twice_is_not_blamed(words: str) -> None:
-    assert not isinstance(judge([error("n1", words), error("n2", words)], BACKOFF, PATIENCE_S), str)
+    assert not isinstance(judge([error("n1", words), error("n2", words)], BACKOFF, PATIENCE_S), GiveUp)
     again = [error("n1", words), replace(error("n1", words), restored=5)]
-    assert not isinstance(judge(again, BACKOFF, PATIENCE_S), str)
+    assert not isinstance(judge(again, BACKOFF, PATIENCE_S), GiveUp)
 
 
 def test_an_error_that_follows_the_script_to_another_node_gives_the_group_up() -> None:
@@ -237,8 +239,8 @@ def test_broken_hardware_costs_budget_but_no_wait_unless_there_is_no_other_node(
     def broke(number: int, time: float, node: str) -> Exit:
         return Exit(number, time, Cause.HARDWARE, (node,), node=node)
 
-    assert judge([broke(0, 10, "n1"), broke(1, 20, "n2")], CONFIG, PATIENCE_S) == 20
-    assert judge([broke(0, 10, "n1"), broke(1, 20, "n1")], CONFIG, PATIENCE_S) == 20
-    assert judge([broke(0, 10, "n1"), *exits(12), broke(2, 20, "n1")], CONFIG, PATIENCE_S) == 22
+    assert judge([broke(0, 10, "n1"), broke(1, 20, "n2")], CONFIG, PATIENCE_S) == RestartAt(20)
+    assert judge([broke(0, 10, "n1"), broke(1, 20, "n1")], CONFIG, PATIENCE_S) == RestartAt(20)
+    assert judge([broke(0, 10, "n1"), *exits(12), broke(2, 20, "n1")], CONFIG, PATIENCE_S) == RestartAt(22)
     four = [broke(n, 10.0 * n, f"n{n}") for n in range(4)]
-    assert isinstance(judge(four, CONFIG, PATIENCE_S), str)
+    assert isinstance(judge(four, CONFIG, PATIENCE_S), GiveUp)

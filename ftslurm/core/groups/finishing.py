@@ -85,8 +85,8 @@ def train(turn: Turn, but: Unit | None = None) -> bool:
     """Return whether a group, beside this one, holds the state of the training and may commit further steps."""
     if turn.lineage.step >= (turn.config.job.total_steps or inf):
         return False
-    units = (unit for unit in turn.having(Trait.JOINED) if but is None or unit.name != but.name)
-    return any(len(unit.current.done) < len(unit.current.hosts) for unit in units)
+    names = (name for name in turn.table.names(Trait.JOINED) if but is None or name != but.name)  # in any order
+    return any(len(unit.current.done) < len(unit.current.hosts) for unit in map(turn.unit, names))
 
 
 def answer(turn: Turn, unit: Unit, end: End | None = None) -> Answer:

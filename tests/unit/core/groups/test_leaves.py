@@ -91,11 +91,11 @@ def test_a_group_that_loses_a_node_moves_to_the_spare_of_its_leaf() -> None:
 def test_a_thousand_groups_are_placed_at_once(leaf: int) -> None:
     names = tuple(f"n{i}" for i in range(2_000))
     of = {name: f"s{i % (2_000 // leaf)}" for i, name in enumerate(names)}
-    began = time.monotonic()
+    began = time.process_time()
     free = FreePlaces(2, 1, [Allocation("7", names)], [], frozenset(), of)
     for _ in range(1_000):
         spot = free.find()
         assert spot is not None
         free.remove(spot)
     assert free.find() is None
-    assert time.monotonic() - began < 10  # 0.4 s on an idle machine
+    assert time.process_time() - began < 10  # 0.4 s on an idle machine

@@ -20,6 +20,7 @@ LATE = (
     "torchft.local_sgd",
     "ftslurm.checkpoint.checkpointer",
     "ftslurm.checkpoint.snapshot",
+    "torch.profiler._cupti_monitor",  # for a step of an optimizer (torch 2.13)
     "torch.utils.serialization.config",  # for a heal
 )
 
@@ -33,7 +34,9 @@ def warm(further: Iterable[str]) -> None:
     for name in LATE:
         try:
             importlib.import_module(name)
-        except Exception as error:  # another version of torch, or an optional part: the first step imports it
+        except ModuleNotFoundError:
+            continue  # another version of torch
+        except Exception as error:  # an optional part: the first step imports it
             complain(f"standby: could not import {name} early: {error!r}")
     for name in further:
         initialized = _cuda_is_initialized()

@@ -236,7 +236,7 @@ ANSWERED: list[Case] = [
         ("run", "--help"),
         [
             *("  job         ddp, ", "  cluster     array, auto, ", "restart.max_per_group=5", "--config-dir"),
-            *("  faults      kill_one, none, random\n", "  standby     auto, each, none, one\n"),
+            *("  faults      kill_one, none\n", "  standby     auto, each, none, one\n"),
         ],
     ),
     (("inject", "--help"), ["--group", "--rank", "RUN", *(f"  {fault} " for fault in FAULTS)]),

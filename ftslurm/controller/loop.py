@@ -112,8 +112,10 @@ class Controller:
         with contextlib.suppress(OSError):
             liveness.touch(run.alive)
 
-        home = platform.node() if config.array else f"{allocation.name}.{os.environ.get('SLURM_RESTART_COUNT') or 0}"
-        granted = Granted(allocation, home=home, leaf_of=Map(scheduler.leaves()))
+        self.home = (
+            platform.node() if config.array else f"{allocation.name}.{os.environ.get('SLURM_RESTART_COUNT') or 0}"
+        )
+        granted = Granted(allocation, home=self.home, leaf_of=Map(scheduler.leaves()))
         if kept is None:
             self.state = begin(config)
             self.saved, refused = stored_checkpoints.begin_with(config, run)
@@ -161,7 +163,9 @@ class Controller:
             another one; `superseded` if another one has taken the lead because this one was silent. After `left` and
             `superseded` nothing more is written and all steps run on.
         """
-        self.tell_at_once = tell_at_once
+        self.tell_at_once, ending = tell_at_once, self.state.ending
+        if ending is not None and self.state.finished and self.state.home == self.home:
+            return ending.outcome  # the controller before has died before it asked for the next job
         gc.set_threshold(*COLLECT_GARBAGE_AFTER)
         groups = self.config.groups
         tasks = groups.nodes * groups.workers if self.scheduler.direct else 1

@@ -9,9 +9,8 @@ from immutables import Map
 from typing_extensions import assert_never
 
 from ftslurm.core import leaving, orders, slow, user_requests
-from ftslurm.core.groups import fault_drills, finishing, ranks, reports, standby
+from ftslurm.core.groups import fault_drills, finishing, reports, standby
 from ftslurm.core.groups.exits import ended
-from ftslurm.core.groups.reports import since
 from ftslurm.core.groups.verdict import after_abort
 from ftslurm.core.health import (
     divergence,
@@ -168,7 +167,7 @@ def _heard(turn: Turn, said: messages.Report, unit: Unit) -> None:
         case messages.Adopted():
             takeover.guard_reported(turn, said, unit)
         case messages.Ready(torchft):
-            _step_up(turn, turn.attempt(unit, ready=unit.current.ready.set(said.task, torchft)))
+            reports.step_up(turn, turn.attempt(unit, ready=unit.current.ready.set(said.task, torchft)))
         case messages.StoreUp(addr, port):
             turn.attempt(unit, store=(addr, port))
         case messages.LighthouseUp():
@@ -279,7 +278,7 @@ def _hello(turn: Turn, said: messages.Hello, unit: Unit) -> None:
     unit = turn.attempt(unit, hosts=tuple(hosts), slurm_step=said.slurm_step or unit.current.slurm_step)
     turn.put(node_health.beat(unit, Alive(unit.id, said.task, turn.now), turn.config))
     if None not in hosts and unit.marks.hello is None:
-        _step_up(turn, turn.mark(unit, hello=turn.now))
+        reports.step_up(turn, turn.mark(unit, hello=turn.now))
 
 
 def _node_checked(turn: Turn, said: messages.NodeCheck, unit: Unit) -> None:
@@ -294,20 +293,6 @@ def _node_checked(turn: Turn, said: messages.NodeCheck, unit: Unit) -> None:
         _task_failed(turn, Evidence(said.task, said.node, hardware=why), unit)
 
 
-def _step_up(turn: Turn, unit: Unit) -> None:
-    """Note that all tasks are ready, once their nodes are known: a worker may be heard before its guard."""
-    if unit.marks.ready is not None or len(unit.current.ready) < tasks_of(unit, turn.config):
-        return
-    if None in unit.current.hosts or unit.is_lighthouse:
-        return
-    unit = turn.mark(unit, ready=turn.now)
-    if unit.is_standby and unit.phase is Phase.STARTING:
-        unit = run(turn, unit)
-    hosts = tuple(map(str, unit.current.hosts))
-    usual = hosts == ranks.expected(unit.place, turn.config.groups.workers)  # else Slurm has another order
-    _step_ready(turn, unit, hosts=() if usual else hosts)
-
-
 def _lighthouse_up(turn: Turn, said: messages.LighthouseUp, unit: Unit) -> None:
     if said.serves:
         turn.mark(unit, begun=unit.marks.begun or turn.now)
@@ -317,19 +302,7 @@ def _lighthouse_up(turn: Turn, said: messages.LighthouseUp, unit: Unit) -> None:
     run(turn, turn.attempt(unit, ready=Map({0: said.torchft})))
     turn.set(lighthouse_url=said.url)
     if not is_known:
-        _step_ready(turn, unit, url=said.url)
-
-
-def _step_ready(turn: Turn, unit: Unit, url: str | None = None, hosts: tuple[str, ...] = ()) -> None:
-    turn.do(
-        records.StepReady(
-            **unit.names,
-            seconds=since(unit.marks.launched, turn.now),
-            url=url,
-            slurm_step=unit.current.slurm_step,
-            hosts=hosts,
-        )
-    )
+        reports.step_ready(turn, unit, url=said.url)
 
 
 def _progressed(turn: Turn, said: messages.Progress, unit: Unit) -> None:

@@ -53,7 +53,7 @@ def keep(run: RunDir, array: Config | None = None) -> int:
             return 1 if array is not None else give_up(run, f"{lead.crash}, {MOST} times within {WITHIN_S:g} s")
         if not _patiently(lead, lead.number):
             return leadership.code(run)
-    if lead.code == BAD_INPUT and array is None and last_event(run.events) not in (None, *LAST):
+    if lead.code == BAD_INPUT and array is None and last_event(run.events) not in (None, "run_requeued", *LAST):
         return give_up(run, f"the next controller could not begin; the output of its job says why ({run.submitit})")
     return INTERRUPTED if interrupted and lead.code == 1 else max(0, lead.code)
 

@@ -36,7 +36,7 @@ BAD_INPUT = 2  # exit code of a controller that could not begin
 UNWRITTEN = 3  # of one whose run has not succeeded, which it could not write into the journal
 # The last event of a controller that ended on purpose. As text: the controller starts only when this module has been
 # imported, so it imports nothing that is not needed for that.
-LAST = ("run_finished", "run_requeued", "controller_left")
+LAST = ("run_finished", "controller_left")
 CHECKS_PER_S = 32  # of all pilots together: each check asks the file server a few times
 STAND_BACK_S = 1.0  # head start of the controller's own job, and of others than one that has just handed over
 FOLLOW_S = 0.25  # how often the controller's own job checks
@@ -130,8 +130,9 @@ class Lead:
 
 def crashed(run: RunDir, code: int) -> str:
     """Return how a controller has crashed; empty: it ended on purpose or could not begin."""
-    if code in (0, BAD_INPUT, UNWRITTEN) or last_event(run.events) in LAST:
-        return ""
+    last = last_event(run.events)
+    if code in (0, BAD_INPUT, UNWRITTEN) or last in LAST or (last == "run_requeued" and code == -signal.SIGTERM):
+        return ""  # that signal is Slurm's, which requeues the job
     if code < 0:
         from ftslurm.core.groups.verdict import signal_name
 

@@ -14,7 +14,9 @@ from __future__ import annotations
 from collections import Counter
 from typing import Any
 
+from ftslurm.core.groups import ranks
 from ftslurm.core.state.model import LIVE, Marks, Phase, Trait, Unit, replace
+from ftslurm.core.state.transitions import run
 from ftslurm.core.state.turn import Turn
 from ftslurm.core.state.units import tasks_of
 from ftslurm.protocol import records
@@ -242,3 +244,29 @@ def _no_step(turn: Turn, running: list[Unit], since: float) -> None:
     )
     turn.do(record)
     turn.set(stepless=(since, seconds))
+
+
+def step_up(turn: Turn, unit: Unit) -> None:
+    """Note that all tasks are ready, once their nodes are known: a worker may be heard before its guard."""
+    if unit.marks.ready is not None or len(unit.current.ready) < tasks_of(unit, turn.config):
+        return
+    if None in unit.current.hosts or unit.is_lighthouse:
+        return
+    unit = turn.mark(unit, ready=turn.now)
+    if unit.is_standby and unit.phase is Phase.STARTING:
+        unit = run(turn, unit)
+    hosts = tuple(map(str, unit.current.hosts))
+    usual = hosts == ranks.expected(unit.place, turn.config.groups.workers)  # else Slurm has another order
+    step_ready(turn, unit, hosts=() if usual else hosts)
+
+
+def step_ready(turn: Turn, unit: Unit, url: str | None = None, hosts: tuple[str, ...] = ()) -> None:
+    turn.do(
+        records.StepReady(
+            **unit.names,
+            seconds=since(unit.marks.launched, turn.now),
+            url=url,
+            slurm_step=unit.current.slurm_step,
+            hosts=hosts,
+        )
+    )

@@ -16,7 +16,7 @@ from immutables import Map
 
 from ftslurm.core.groups import launching, restart
 from ftslurm.core.groups.exits import ended
-from ftslurm.core.groups.reports import recovery
+from ftslurm.core.groups.reports import recovery, step_up
 from ftslurm.core.jobs import queue, supply
 from ftslurm.core.state import errands
 from ftslurm.core.state.actions import Attach, CancelJobs, Launch
@@ -305,6 +305,7 @@ def guard_reported(turn: Turn, said: messages.Adopted, unit: Unit) -> None:
     if turn.state.follows and turn.lighthouse.phase is Phase.PENDING and not turn.table.names(Trait.ADOPTING):
         turn.change(turn.lighthouse, due=turn.now)  # now the groups can be told where it is
     turn.do(records.StepAdopted(**unit.names, step=unit.current.step, slurm_step=unit.current.slurm_step))
+    step_up(turn, unit)
     if unit.current.step is not None and not has_joined:  # it joined while no controller led
         unseen = replace(unit, marks=replace(unit.marks, hello=None, ready=None, begun=None, joined=None))
         turn.do(joined(unseen, turn.now, unit.current.step))
@@ -329,6 +330,7 @@ def _as_it_was(turn: Turn, unit: Unit, adoption: Adoption) -> Unit:
     """Give an adopted unit the state that the reports of its guards describe, and return it."""
     now, reports, marks, known = turn.now, adoption.reports, unit.marks, unit.current
     ready = Map({report.task: report.torchft for report in reports if report.ready})
+    ready = known.ready if unit.is_lighthouse else ready  # it has told its guard no address
     assigned, begun = all(report.group is not None for report in reports), all(report.begun for report in reports)
     steps = [report.step for report in reports if report.step is not None]
     all_ready = len(ready) == len(reports)
@@ -337,7 +339,7 @@ def _as_it_was(turn: Turn, unit: Unit, adoption: Adoption) -> Unit:
     turn.mark(
         unit,
         hello=marks.hello or now,
-        ready=marks.ready or now if all_ready else None,
+        ready=marks.ready if all_ready else None,
         begun=marks.begun if unit.is_lighthouse else marks.begun or now if begun else None,
         joined=marks.joined or now if steps else None,
     )

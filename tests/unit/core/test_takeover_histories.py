@@ -40,8 +40,9 @@ def reports(unit: Unit) -> Iterable[ev.Event]:
     """Yield what the guards of a step, and the Lighthouse, tell a new controller."""
     current, begun = unit.current, unit.marks.begun is not None
     for task in range(len(current.hosts)):
-        facts: dict[str, Any] = {"ready": task in current.ready, "torchft": current.ready.get(task, "")}
+        facts: dict[str, Any] = {"ready": False}  # a Lighthouse has said no more to its guard
         if not unit.is_lighthouse:
+            facts = {"ready": task in current.ready, "torchft": current.ready.get(task, "")}
             store = current.store if task == 0 else None
             facts |= {"assigned": current.assigned, "begun": begun, "store": store, "floor": current.floor}
             facts |= {"lighthouse": current.lighthouse, "at": current.step}

@@ -544,6 +544,15 @@ def test_a_job_that_is_about_to_end_gets_no_group_until_it_was_requeued(preempte
     assert [ask.name for ask in story.all(act.RequeueJob)] == (["90_1"] if preempted else [])
 
 
+def test_workers_that_became_ready_while_no_controller_led_are_journaled_once() -> None:
+    story = before((15, killed(B0)), (17,), (18, said.hello(B1, 0, "n2"))).taken_over(20, home="n9")
+    for time, *events in ((21, ALL), (21.2, *word(A0), *word(B1, node="n2", at=None)), UP, (23, said.ready(B1, 0))):
+        story.wait(time)
+        story.turn(time, events)
+    assert [(one["group"], one["attempt"]) for one in story.records("step_ready", since=19)[:1]] == [(1, 1)]
+    assert [one["group"] for one in story.records("step_ready")].count(1) == 2
+
+
 def test_a_run_that_is_stopped_before_its_steps_are_adopted_ends_them_too() -> None:
     story = before().taken_over(20, home="n9")
     for time, *events in ((20.5, stop()), (21, ALL), (21.2, *word(A0)), (40,)):

@@ -121,11 +121,9 @@ def read_probe(node: str, text: str) -> Looked:
 
 
 # The errors of Slurm's commands if a job has ended in which a step is to start, or that is to be changed or cancelled.
-# A credential that has expired is no such error: a clock is wrong.
-_NO_JOB = re.compile(
-    r"invalid job id|job \S+ has expired|expired or invalid job|already complet|node configuration is not available",
-    re.IGNORECASE,
-)
+# A credential that has expired is no such error: a clock is wrong. Nor is "Expired or invalid job": srun says that too
+# if it cannot reach slurmctld.
+_NO_JOB = re.compile("Invalid job id|[Jj]ob [^ ]+ has expired|already complet|node configuration is not available")
 
 
 def no_job(text: str) -> bool:

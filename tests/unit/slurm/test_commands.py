@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import re
 import signal
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -402,13 +401,12 @@ def test_a_batch_script_is_recognised_whether_or_not_slurm_names_its_step(step: 
     assert commands.is_batch(environ | ({} if step is None else {"SLURM_STEP_ID": step})) is batch
 
 
-@pytest.mark.parametrize("case", [str, str.lower, str.upper])
 @pytest.mark.parametrize(
     ("words", "ended"),
     [
         ("srun: error: Slurm job 71 has expired.", True),
         ("srun: error: Slurm job 71_2 has expired", True),
-        ("srun: Check SLURM_JOB_ID environment variable. Expired or invalid job 71", True),
+        ("srun: Check SLURM_JOB_ID environment variable. Expired or invalid job 71", False),  # slurmctld may be away
         ("srun: error: Unable to confirm allocation for job 71: Invalid job id specified", True),
         ("scancel: error: Kill job error on job id 71: Job/step already completing or completed", True),
         ("srun: error: Task launch for StepId=71.3 failed on node n2: Job credential expired", False),
@@ -417,5 +415,5 @@ def test_a_batch_script_is_recognised_whether_or_not_slurm_names_its_step(step: 
         ("", False),
     ],
 )
-def test_only_an_expired_job_is_no_job(words: str, ended: bool, case: Callable[[str], str]) -> None:
-    assert no_job(case(words)) is ended
+def test_only_an_expired_job_is_no_job(words: str, ended: bool) -> None:
+    assert no_job(words) is ended

@@ -23,7 +23,6 @@ from ftslurm.core.state.actions import Attach, CancelJobs, Launch
 from ftslurm.core.state.events import Ended, Granted
 from ftslurm.core.state.model import (
     LIVE,
-    SOUND,
     Adoption,
     Allocation,
     Attempt,
@@ -73,7 +72,7 @@ RENEWED: Mapping[type, Mapping[str, str]] = {
         "asked": "the same",
         "next_poll": "the same",
     },
-    Lineage: {"allowed_by": "the Lighthouse is told again"},
+    Lineage: {"allowed_by": "the Lighthouse gets it again"},
     Standstill: {"overtaken": "groups are compared again", "looked": "the same"},
     RunState: {
         "held": "a verdict that waited for an answer is given",
@@ -166,10 +165,9 @@ def _survives(unit: Unit, stays: bool) -> bool:
 def _ask_again(turn: Turn, event: Granted, lasts: bool) -> None:
     """Forget what the earlier controller has asked Slurm and has not been told, so that it is asked again."""
     nodes, pool = turn.nodes, turn.state.job_pool
-    known = {name: _node_again(node) for name, node in nodes.by_name.items() if lasts or node.out is not Out.GONE}
-    known = {name: node for name, node in known.items() if node != SOUND}
+    again = {name: _node_again(node, lasts) for name, node in nodes.by_name.items()}
     turn.set_nodes(
-        by_name=known,
+        by_name=nodes.put(again).by_name,
         passed=nodes.passed if lasts else frozenset(),
         leaf_of=event.leaf_of,
         asked=0.0,
@@ -189,8 +187,10 @@ def _ask_again(turn: Turn, event: Granted, lasts: bool) -> None:
         supply.told_to_avoid(turn)
 
 
-def _node_again(node: Node) -> Node:
-    return replace(node, look=None, dialled=0.0, no_answer=False, next_look=0.0)
+def _node_again(node: Node, lasts: bool) -> Node:
+    """Return a node as another controller begins with it. One that Slurm has taken away may be in the next job."""
+    known = node if lasts or node.out is not Out.GONE else node.back()
+    return replace(known, look=None, dialled=0.0, no_answer=False, next_look=0.0)
 
 
 def _resume_lineage(turn: Turn, event: Granted, lasts: bool, lost: bool) -> None:

@@ -677,3 +677,13 @@ def test_if_the_group_that_trained_on_was_killed_all_start_over(known: int) -> N
     assert story.records("group_given_up") == []
     assert len(story.records("full_restart")) == 1
     assert Phase.FAILED not in story.phases()
+
+
+def test_a_drained_node_that_slurm_has_taken_away_is_drained_in_the_next_job() -> None:
+    story = before(steps=True)
+    story.turn(20.5, [asked("drain", node="n3")])
+    story.turn(20.7, [ev.NodesLeft(("n1", "n2"))])
+    story.taken_over(1000, home="requeued", nodes=3, checkpoint=CHECKPOINT)
+    story.wait(1010)
+    assert (story.state.nodes.drained, story.state.nodes.out()) == ({"n3"}, frozenset())
+    assert not any("n3" in launch.place.nodes for launch in story.all(act.Launch, since=1000))

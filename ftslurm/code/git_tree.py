@@ -48,14 +48,14 @@ def ask(folder: str | Path, *words: str, given: bytes = b"") -> bytes:
 
 
 def first_line(folder: str, *words: str) -> str | None:
-    """Return the first line that a git command prints; None: it prints none, or fails."""
+    """Return the first line that a git command prints, or None if it fails or prints nothing."""
     with suppress(GitError):
         return os.fsdecode(ask(folder, *words)).partition("\n")[0] or None
     return None
 
 
 def top(folder: str | Path) -> str | None:
-    """Return the real root of the work tree around a folder; None: it lies in none. (core.worktree may name any.)
+    """Return the real root of the work tree around a folder, or None outside any. (core.worktree may name any.)
 
     Raises:
         GitError: there is one, and git refuses to read it: it belongs to another user (safe.directory).

@@ -83,7 +83,7 @@ def _of_tree(config: Config, main: str) -> Survey:
 
 
 def _of_files(config: Config, main: str, root: str, paths: list[str], tracked: frozenset[str] | None = None) -> Survey:
-    """Survey the files at these paths. tracked: those that git keeps; None: there is no git tree."""
+    """Survey the files at these paths. `tracked` are those that git keeps, or None without a git tree."""
     git = tracked is not None
     script, saved = (os.path.relpath(os.path.realpath(one), root) for one in (main, config.checkpoint.dir or "/"))
     exclude = (
@@ -125,7 +125,7 @@ def _is_broad(folder: str) -> bool:
 
 
 def _walk(root: str) -> list[str] | None:
-    """Return the files of code and configuration below a folder; None: there are too many."""
+    """Return the files of code and configuration below a folder, or None if there are too many."""
     found, seen = list[str](), 0
     for folder, folders, names in os.walk(root):
         here = len(folders) + len(names)

@@ -96,7 +96,7 @@ class Controller:
 
         Args:
             tell: called with every event once it is in the journal.
-            kept: what the controller before has left; None: there was none.
+            kept: what the previous controller has left, or None for the first one.
             number: this controller's leader number; None: a local run, which has one controller only.
             signals: a pipe of signals, see Wakeup.
             after: how the previous controller crashed.
@@ -118,10 +118,10 @@ class Controller:
         granted = Granted(allocation, home=self.home, leaf_of=Map(scheduler.leaves()))
         if kept is None:
             self.state = begin(config)
-            self.saved, refused = stored_checkpoints.begin_with(config, run)
-            granted = replace(granted, checkpoint=self.saved, refused=refused)
+            saved, refused = stored_checkpoints.begin_with(config, run)
+            granted = replace(granted, checkpoint=saved, refused=refused)
         else:  # an object store that does not answer must not end a run that goes on
-            self.state, self.saved = kept.state, kept.state.lineage.checkpoint
+            self.state = kept.state
             unmade = kept_state.unmade(run, kept.state)
             granted = replace(granted, checkpoint=self._newest_checkpoint(), resumed=kept.time, unmade=unmade)
         self.events: list[Event] = [granted]
@@ -305,7 +305,7 @@ class Controller:
             liveness.touch(self.run_dir.alive, complaint)
 
     def _beat_while_writing(self) -> None:
-        """Show that this controller lives while its loop waits for a disk: another one would wait for it, too.
+        """Keep the lead while the loop waits for a disk, since another controller would have to wait for it as well.
 
         Not for ever: workers end themselves after orphan_after_s without a controller.
         """
@@ -365,9 +365,9 @@ class Controller:
 
     def _newest_checkpoint(self) -> Saved | None:
         """Return the newest checkpoint. An object store is not asked again: only this run saves there, and tells."""
-        if stored_checkpoints.url(self.config) is None:
-            self.saved = stored_checkpoints.newest(self.config, self.run_dir)
-        return self.saved
+        if stored_checkpoints.url(self.config) is not None:
+            return self.state.lineage.checkpoint
+        return stored_checkpoints.newest(self.config, self.run_dir)
 
     def _received(self, news: Received) -> None:
         """Translate a message of a worker or guard."""
@@ -379,11 +379,6 @@ class Controller:
         said = event.message if isinstance(event, Heard) else None
         if isinstance(said, messages.Hello) and said.slurm_step is not None:
             self.children.identify(news.id, said.slurm_step)
-        url, known = stored_checkpoints.url(self.config), self.saved.step if self.saved is not None else None
-        if url is not None and isinstance(said, messages.Checkpointed) and said.error is None:
-            path = said.path or ""
-            if path.startswith(f"{url}/") and said.step >= (known or 0):
-                self.saved = Saved(path, said.step)
         if isinstance(event, Alive):
             self.alive[event.id, event.task] = event
         elif event is not None:

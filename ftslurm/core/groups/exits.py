@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from ftslurm.config.store_url import is_url
 from ftslurm.core.groups import fault_drills, finishing, placement, reports, restart
 from ftslurm.core.groups.launching import has_room
 from ftslurm.core.groups.verdict import classify, describe
@@ -78,7 +79,7 @@ def _written(turn: Turn, unit: Unit, verdict: Exit) -> Unit:
     turn.do(exited(unit, verdict, noticed, away_since=failing.away, evidence=_signs(unit)))
     if not turn.lineage.resuming:  # its last steps may not have been reported
         turn.set_lineage(step=max(turn.lineage.step, verdict.step or 0))
-    return turn.change(unit, exits=(*unit.exits, verdict)[-MOST_EXITS:], marks=failing)
+    return turn.change(unit, exits=_exits_with(unit, verdict), marks=failing)
 
 
 def exited(unit: Unit, verdict: Exit, noticed: float, **more: Any) -> records.StepExited:
@@ -100,6 +101,11 @@ def exited(unit: Unit, verdict: Exit, noticed: float, **more: Any) -> records.St
     )
 
 
+def _exits_with(unit: Unit, verdict: Exit) -> tuple[Exit, ...]:
+    """Return the exits of a unit with a further one."""
+    return (*unit.exits, verdict)[-MOST_EXITS:]
+
+
 def _follows(turn: Turn, unit: Unit, verdict: Exit, event: Ended) -> None:
     """Apply the consequences of a verdict to its unit and to the run."""
     if unit.is_lighthouse:
@@ -109,7 +115,8 @@ def _follows(turn: Turn, unit: Unit, verdict: Exit, event: Ended) -> None:
     elif verdict.cause is Cause.OK:
         succeed(turn, unit)
     else:
-        turn.set_lineage(checkpoint=event.checkpoint)
+        if not is_url(turn.config.checkpoint.dir or ""):  # else a group has told of each (lineage/rollover.py)
+            turn.set_lineage(checkpoint=event.checkpoint)
         _group_failed(turn, unit, verdict)
 
 
@@ -123,7 +130,7 @@ def _refused(turn: Turn, unit: Unit, verdict: Exit, event: Ended) -> None:
     """Handle a launch that Slurm has refused. It is no attempt: the next launch has its number, folder and reason."""
     number, reason = unit.attempt, unit.reason
     marks = replace(unit.marks, launched=None)
-    unit = turn.change(unit, attempt=number - 1, exits=(*unit.exits, verdict)[-MOST_EXITS:], marks=marks, pulses=())
+    unit = turn.change(unit, attempt=number - 1, exits=_exits_with(unit, verdict), marks=marks, pulses=())
     unit = turn.attempt(unit, hosts=())
     queue.doubt(turn, unit)
     before = len(turn.actions)
@@ -313,10 +320,8 @@ def _blame(turn: Turn, unit: Unit) -> None:
 
 def too_late(turn: Turn) -> str:
     """Return why a group gets no further attempt when no group trains any more."""
-    return (
-        f"{TOO_LATE}: group {turn.table.in_phase(Phase.SUCCEEDED)[0].group} had already finished; "
-        "it may find no group to heal from"
-    )
+    finished = turn.table.in_phase(Phase.SUCCEEDED)[0].group
+    return f"{TOO_LATE}: group {finished} had already finished; it may find no group to heal from"
 
 
 def missed(turn: Turn) -> tuple[int, ...]:

@@ -10,7 +10,7 @@ from __future__ import annotations
 from enum import Enum, IntEnum
 from math import inf
 
-from ftslurm.core.state.model import Evidence, Phase, Trait, Unit
+from ftslurm.core.state.model import Evidence, Phase, Pulse, Trait, Unit
 from ftslurm.core.state.turn import Turn
 from ftslurm.protocol.causes import Cause
 from ftslurm.protocol.stages import Stage
@@ -154,16 +154,21 @@ def left_early(turn: Turn, unit: Unit) -> Evidence | None:
     if unit.group is None or not gone:
         return None
     some = len(gone) < len(current.hosts)
-    waits = some and any(
-        pulse
-        and (pulse.step or 0) + (not runs) >= step
-        and pulse.stage not in (Stage.COMPUTING, Stage.HAS_QUORUM)
-        and pulse.time >= pulse.moved + TOGETHER_S * runs
-        for pulse in unit.pulses
-    )
+    waits = some and any(pulse is not None and _waits_for_all(pulse, step, runs) for pulse in unit.pulses)
     unclear = some and not (runs or current.termed)
     if not waits and (unclear or answer(turn, unit) is Answer.FINISHED):
         return None
     task = min(current.done or gone)
     node = current.hosts[task] if some else None
     return Evidence(task if some else None, node, code=0, error=words(turn, step), cause=cause_of(unit))
+
+
+def _waits_for_all(pulse: Pulse, step: int, runs: bool) -> bool:
+    """Return whether a rank waits for all ranks of its group, although some have left at a step.
+
+    It has stood there for a while, in the next step. In a group that is being brought down it counts at once, and also
+    if it waits in the step itself.
+    """
+    least, patience_s = (step, TOGETHER_S) if runs else (step - 1, 0.0)
+    waits = pulse.stage not in (Stage.COMPUTING, Stage.HAS_QUORUM)
+    return waits and (pulse.step or 0) >= least and pulse.time >= pulse.moved + patience_s

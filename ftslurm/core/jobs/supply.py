@@ -203,11 +203,12 @@ def supply(turn: Turn) -> None:
         _requeue(turn)
     known = turn.state.job_pool
     busy = turn.config.array or any(one.alive for one in turn.jobs) or not known.polled
-    doubts = [
-        look.asked for look in turn.nodes.looks.values() if look.slurm is None
-    ]  # no node is judged until it answers
-    again = known.next_poll if not doubts else known.asked if max(doubts) > known.asked else known.asked + queue.BUSY_S
-    if busy and turn.due(min(again, known.next_poll)):
+    again = known.next_poll
+    doubts = [look.asked for look in turn.nodes.looks.values() if look.slurm is None]
+    if doubts:  # no node is judged until Slurm answers
+        is_new = max(doubts) > known.asked
+        again = min(again, known.asked + (0.0 if is_new else queue.BUSY_S))
+    if busy and turn.due(again):
         turn.do(AskJobs(turn.now))
         turn.set_job_pool(asked=turn.now, next_poll=turn.now + queue.RARE_S)  # until the answer comes
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pytest
+import said
 from histories import (
     CHECKPOINT,
     FOREIGN,
@@ -157,3 +158,14 @@ def test_with_too_few_groups_that_have_a_node_the_run_fails_and_names_spare_node
     assert story.state.ending is not None
     assert "cluster.spare_nodes" in story.state.ending.reason
     assert lose_nodes(1).state.ending is None  # the other group goes on
+
+
+@pytest.mark.parametrize("older", [False, True])
+def test_from_an_object_store_all_start_over_with_what_a_group_has_told_of(older: bool) -> None:
+    told = [said.checkpointed(A0, step, f"s3://bucket/run/step-{step}", 0.5) for step in (12, *([7] if older else []))]
+    elsewhere = said.checkpointed(A0, 14, "/elsewhere/step-14", 0.5)
+    down = [event for step in (A0, B0) for event in killed(step)]  # nobody has read the store again
+    settings = config(checkpoint={"dir": "s3://bucket/run"})
+    story = play(*RUNNING, (25, [*told, elsewhere, *down]), (26,), config=settings)
+    (restart,) = story.records("full_restart")
+    assert (restart["checkpoint"], restart["checkpoint_step"]) == ("s3://bucket/run/step-12", 12)

@@ -194,7 +194,8 @@ def _heard(turn: Turn, said: messages.Report, unit: Unit) -> None:
             turn.attempt(unit, traces=added(unit.current.traces, task, text))
         case messages.Notice(text):
             reports.warn(turn, unit.group, text)
-        case messages.Dumped(command):
+        case messages.Dumped(command, task=task):
+            errands.answered(turn, unit, messages.Dump(command, task))
             (user_requests.stacks_taken if command else _dumped)(turn, said, unit)
         case messages.Injected():
             _injected(turn, said, unit)
@@ -379,6 +380,7 @@ def _dumped(turn: Turn, said: messages.Dumped, unit: Unit) -> None:
 
 
 def _injected(turn: Turn, said: messages.Injected, unit: Unit) -> None:
+    errands.answered(turn, unit, messages.Inject(said.fault, said.task or 0))
     if said.error is not None:
         turn.do(records.FaultRefused(kind=said.fault, group=unit.group, rank=said.task, reason=said.error))
         turn.attempt(unit, drilled=None)

@@ -13,7 +13,7 @@ import dataclasses
 import json
 from dataclasses import field
 from types import NoneType
-from typing import Any, ClassVar, NamedTuple, TypeVar, get_args, get_origin
+from typing import Any, ClassVar, NamedTuple, TypeAlias, TypeVar, get_args, get_origin
 
 from ftslurm.protocol.field_types import (
     AnyCount,
@@ -431,6 +431,9 @@ class Inject(Order, kind="inject"):
 
     fault: Plain
     task: Count
+
+
+Request: TypeAlias = Dump | Inject  # orders that each guard answers once
 
 
 class Broken(Order, kind="broken"):

@@ -140,6 +140,6 @@ def changed(value: Any, changes: Changes) -> Any:
     if isinstance(value, Mapping):
         entries = {changed(key, changes): changed(one, changes) for key, one in value.items()}
         return Map(entries) if isinstance(value, Map) else entries
-    if type(value) is tuple:
-        return tuple(changed(one, changes) for one in value)
+    if kind in (tuple, frozenset):
+        return kind(changed(one, changes) for one in value)
     return value

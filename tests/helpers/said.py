@@ -102,6 +102,10 @@ def inject_refused(step: StepId, task: int, fault: str, error: str) -> Heard:
     return Heard(step, msg.Injected(fault, error, task=task))
 
 
+def injected(step: StepId, task: int, fault: str) -> Heard:
+    return Heard(step, msg.Injected(fault, task=task))
+
+
 def can_save(step: StepId) -> Heard:
     return Heard(step, msg.CanSave())
 

@@ -10,7 +10,7 @@ from typing import Any
 
 from ftslurm.config.schema import Config, Fault
 from ftslurm.core.groups import ranks
-from ftslurm.core.state.actions import Cancel
+from ftslurm.core.state import errands
 from ftslurm.core.state.events import Asked
 from ftslurm.core.state.model import Phase, Unit
 from ftslurm.core.state.turn import Turn
@@ -85,10 +85,7 @@ def _inject(turn: Turn, kind: str, unit: Unit, rank: int, by: str | int) -> None
     task = 0 if kind in GROUPLESS else next(t for t, row in enumerate(ranks.of(target)) if row.rank == rank)
     node = target.node_of(task)
     turn.do(records.FaultInjected(**about, node=node))
-    if kind == "cancel":
-        turn.do(Cancel(target.id))
-    else:
-        turn.send(target, messages.Inject("kill" if kind in GROUPLESS else kind, task))
+    errands.request(turn, target, messages.Inject("kill" if kind in GROUPLESS else kind, task))
 
 
 def _why_not(turn: Turn, kind: str, target: Unit, rank: int) -> str | None:

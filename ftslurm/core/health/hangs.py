@@ -18,6 +18,7 @@ from typing import NamedTuple
 
 from ftslurm.config.schema import AUTO, Config
 from ftslurm.core.health.node_health import FRESH
+from ftslurm.core.state import errands
 from ftslurm.core.state.model import RUNS, Evidence, Phase, Pulse, Standstill, Trait, Unit, replace
 from ftslurm.core.state.transitions import stop
 from ftslurm.core.state.turn import Turn
@@ -158,7 +159,7 @@ def _condemn(turn: Turn, culprit: Culprit) -> None:
         reason += f"; health.hang_after_s=auto allows {allowed:.0f} s there"
     evidence = Evidence(task, unit.current.hosts[task], error=reason, cause=Cause.HANG)
     stop(turn, unit, Cause.HANG, evidence, due=turn.now + DUMP_S, died=since)
-    turn.send(unit, messages.Dump())
+    errands.request(turn, unit, messages.Dump())
 
 
 def hung(turn: Turn) -> tuple[Culprit, ...]:

@@ -334,6 +334,7 @@ def _as_it_was(turn: Turn, unit: Unit, adoption: Adoption) -> Unit:
     assigned, begun = all(report.group is not None for report in reports), all(report.begun for report in reports)
     steps = [report.step for report in reports if report.step is not None]
     all_ready = len(ready) == len(reports)
+    errands.request_again(turn, unit)
     if unit.phase is not Phase.STOPPING:
         turn.change(unit, due=now + launching.store_within_s(unit, turn.config))
     turn.mark(

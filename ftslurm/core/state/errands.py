@@ -1,13 +1,16 @@
-"""What must be done once, outside the run, whoever leads: it is repeated until it is known to be done.
+"""What must be done once, whoever leads: it is repeated until it is known to be done.
 
-An errand is in the state until the event ErrandDone, so the next controller carries it out if this one cannot.
+An errand, outside the run, is in the state until the event ErrandDone, so the next controller carries it out if this
+one cannot. A request to guards is in the state until they have answered, and the next controller repeats it.
 """
 
 from __future__ import annotations
 
-from ftslurm.core.state.actions import Errand, NoteBroken
+from ftslurm.core.state.actions import Cancel, Errand, NoteBroken
+from ftslurm.core.state.model import Unit, replace
 from ftslurm.core.state.turn import Turn
-from ftslurm.protocol import records
+from ftslurm.core.state.units import tasks_of
+from ftslurm.protocol import messages, records
 
 AGAIN_S = 100.0  # longer than an object store takes to refuse
 
@@ -53,3 +56,32 @@ def tell_undone(turn: Turn) -> None:
     """Say at the end of the run what could not be done."""
     for errand in turn.state.errands:
         turn.do(records.Warned(group=None, text=f"could not be done, see controller.log: {errand}"))
+
+
+# --- requests to guards -----------------------------------------------------------------------------------------------
+
+
+def request(turn: Turn, unit: Unit, wanted: messages.Request) -> None:
+    """Request something of the guards of a step, once."""
+    of_all = isinstance(wanted, messages.Dump) and wanted.task is None
+    each = [replace(wanted, task=task) for task in range(tasks_of(unit, turn.config))] if of_all else [wanted]
+    turn.attempt(unit, unanswered=unit.current.unanswered.union(each))
+    _send(turn, unit, wanted)
+
+
+def answered(turn: Turn, unit: Unit, wanted: messages.Request) -> None:
+    """Note that a guard has answered."""
+    turn.attempt(unit, unanswered=unit.current.unanswered - {wanted})
+
+
+def request_again(turn: Turn, unit: Unit) -> None:
+    """Repeat what was not answered: nobody knows whether an earlier controller has sent it."""
+    for wanted in unit.current.unanswered:
+        _send(turn, unit, wanted)
+
+
+def _send(turn: Turn, unit: Unit, wanted: messages.Request) -> None:
+    if isinstance(wanted, messages.Inject) and wanted.fault == "cancel":
+        turn.do(Cancel(unit.id))
+    else:
+        turn.send(unit, wanted)

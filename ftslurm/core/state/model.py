@@ -18,7 +18,7 @@ from ftslurm.core.state.unit_names import LIGHTHOUSE, STANDBY
 from ftslurm.protocol.causes import Cause, Says
 from ftslurm.protocol.job_states import JobState
 from ftslurm.protocol.job_states import state as job_state
-from ftslurm.protocol.messages import Adopted
+from ftslurm.protocol.messages import Adopted, Request
 from ftslurm.protocol.records import Progress
 from ftslurm.protocol.stages import Stage
 from ftslurm.protocol.traces import Traces
@@ -294,6 +294,7 @@ class Attempt(Value):
     spared: bool = False  # STOPPING: not killed yet: a probe shows what died by itself (lost_connections.py)
     evidence: tuple[Evidence, ...] = ()
     traces: Traces = ()
+    unanswered: frozenset[Request] = frozenset()  # what its guards were asked for, and have not answered
     dumped: frozenset[int] = frozenset()  # tasks whose stacks are in their logs
     failing: Marks = Marks()  # died and noticed: of the current attempt's own failure
     drilled: float | None = None  # when a drill was last done to this attempt

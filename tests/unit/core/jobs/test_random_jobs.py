@@ -10,12 +10,15 @@ import heapq
 import itertools
 import random
 from dataclasses import dataclass
+from random import Random
+from typing import Any
 
 import pytest
 import said
 from fuzz import numbers
 from histories import FOREIGN, NO_NODES, Story, array_config, flat
-from steps import ANN, LIGHT0, URL
+from replaced import Replaced
+from steps import ANN
 
 from ftslurm.core.jobs.supply import lasts, wanted
 from ftslurm.core.rules import begin
@@ -59,7 +62,6 @@ class Slurm:
         self.step = 0
         self.trouble = sorted(self.dice.uniform(10, TROUBLE_S) for _ in range(self.dice.randint(2, 12)))
         self.later(0, NO_NODES)
-        self.later(1, said.lighthouse_up(LIGHT0, URL))
 
     def later(self, time: float, event: ev.Event) -> None:
         heapq.heappush(self.coming, (time, next(self.numbers), event))
@@ -151,6 +153,9 @@ class Slurm:
                     return
                 self.later(now + 0.1, said.hello(step, 0, place.nodes[0]))
                 self.later(now + 2.2, said.ready(step, 0))
+            case act.Launch(id=step):
+                self.later(now + 0.5, said.hello(step, 0, "n0"))
+                self.later(now + 1, said.lighthouse_up(step, f"http://n0:{step.attempt + 1}"))
             case act.Assign(id=step):
                 self.later(soon, said.store_up(step, "n1", 29500))
             case act.Send(step, msg.Begin()):
@@ -161,11 +166,11 @@ class Slurm:
                 self.later(soon, ev.Ended(step, code=143, checkpoint=FOREIGN))
 
 
-def live_through(seed: int) -> Story:
+def live_through(seed: int, kind: type[Story] = Story, **more: Any) -> Story:
     slurm = Slurm(seed)
     config = slurm.config
     config.restart.max_per_group, config.restart.on_state_loss = 1000, "checkpoint"
-    story = Story(config, begin(config))
+    story = kind(config, begin(config), **more)
     now = 0.0
     while now < TROUBLE_S + PEACE_S and story.outcome() is None:
         times = [now + 2.0, story.state.wakes, *(event[0] for event in slurm.coming[:1])]
@@ -199,3 +204,16 @@ def test_whatever_slurm_does_each_group_comes_back_in_a_job_of_its_own(block: in
         except Exception as error:
             raise AssertionError(f"live_through({seed}): {error!r}") from error
     assert ends > 0
+
+
+@pytest.mark.parametrize("block", BLOCKS)
+def test_whoever_leads_each_group_comes_back(block: int) -> None:
+    replaced = 0
+    for seed in range(block * HISTORIES, (block + 1) * HISTORIES):
+        try:
+            story = live_through(seed, Replaced, dice=Random(f"replaced {seed}"))
+        except Exception as error:
+            raise AssertionError(f"live_through({seed}, Replaced): {error!r}") from error
+        assert isinstance(story, Replaced)
+        replaced += story.replaced
+    assert replaced > HISTORIES

@@ -252,6 +252,22 @@ def test_a_command_is_taken_once() -> None:
     assert len(story.records("command_done")) + len(story.records("command_refused")) == answers == 1
 
 
+@pytest.mark.parametrize("fault", ["kill", "cancel", "stop", "stacks"])
+def test_guards_are_asked_again_for_what_they_have_not_answered_and_for_nothing_else(fault: str) -> None:
+    wanted = asked("stacks", group=1) if fault == "stacks" else asked("inject", group=1, fault=fault)
+    request: dict[str, act.Action] = {
+        "stacks": act.Send(B0, msg.Dump("c1", 0)),
+        "cancel": act.Cancel(B0),
+    }
+    again = request.get(fault, act.Send(B0, msg.Inject(fault, 0)))
+    story = adopted(story=before((19, wanted)))
+    assert [action for time, action in story.done if time >= 20 and action == again] == [again]
+    assert len(story.records("fault_injected")) == (fault != "stacks")
+    answer = said.stacks_taken(B0, 0, "c1", 700) if fault == "stacks" else said.injected(B0, 0, fault)
+    story = adopted(story=before((19, wanted), (19.1, answer)))
+    assert again not in [action for time, action in story.done if time >= 20]
+
+
 def test_drills_are_done_once_each_and_none_is_left_out() -> None:
     settings = array()
     settings.faults.plan = [Fault(group=0, at=200.0), Fault(group=1, at=8.0), Fault(group=0, at=50.0)]

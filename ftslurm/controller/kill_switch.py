@@ -1,6 +1,7 @@
-"""A controller that kills itself at a chosen record of the journal, once in a run: a hook for tests.
+"""A controller that kills itself at a chosen record of the journal: a hook for tests.
 
-FTSLURM_TEST_KILL is EVENT, EVENT:UNIT or a SEQ, and ends in `:before` to die before the record is on disk, not after.
+FTSLURM_TEST_KILL is the path of a file, which need not exist yet. Its text is EVENT, EVENT:UNIT or a SEQ, and ends in
+`:before` to die before the record is on disk, not after. The controller removes the file as it dies.
 """
 
 from __future__ import annotations
@@ -8,21 +9,20 @@ from __future__ import annotations
 import os
 import signal
 from collections.abc import Sequence
+from pathlib import Path
 from typing import Any
 
-from ftslurm.run.directory import RunDir
 from ftslurm.security.programs import TEST_KILL
 
-_WHEN = os.environ.get(TEST_KILL, "")
+_ORDER = Path(os.environ[TEST_KILL]) if TEST_KILL in os.environ else None
 
 
-def pull(run: RunDir, lines: Sequence[dict[str, Any]], before: bool) -> None:
+def pull(lines: Sequence[dict[str, Any]], before: bool) -> None:
     """Kill this process if the lines of a decision have the chosen record."""
-    if not _WHEN or before != _WHEN.endswith(":before"):
+    if _ORDER is None or not _ORDER.exists():
         return
-    what = _WHEN.removesuffix(":before")
+    when = _ORDER.read_text()
     names = ((str(line["seq"]), line["event"], f"{line['event']}:{line.get('unit')}") for line in lines)
-    mark = run.state / "killed"
-    if any(what in name for name in names) and not mark.exists():
-        mark.touch()
+    if before is when.endswith(":before") and any(when.removesuffix(":before") in name for name in names):
+        _ORDER.unlink()
         os.kill(os.getpid(), signal.SIGKILL)

@@ -453,9 +453,9 @@ class Controller:
             self._record(record)
         is_kept = self.journal.keep(self.state, always=self.commanded)
         self.commanded = False
-        kill_switch.pull(self.run_dir, self.written, before=True)
+        kill_switch.pull(self.written, before=True)
         self._flush(sync=False)
-        kill_switch.pull(self.run_dir, self.written, before=False)
+        kill_switch.pull(self.written, before=False)
         if self.commands and self.journal.is_kept:
             self.commands -= inbox.remove(self.run_dir.inbox, self.commands)
         return is_kept

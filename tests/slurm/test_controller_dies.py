@@ -81,6 +81,13 @@ def test_a_rank_that_leaves_alone_as_the_controller_dies_is_judged_by_the_next_o
     assert [end["cause"] for end in (*rest, *run.named("step_exited", group=1))] == ["ok", "ok"]
 
 
+def die(backend: Backend, when: str) -> None:
+    """Have the controller of the next run die once, at this record."""
+    order = backend.tmp_path / "when"
+    order.write_text(when)
+    backend.environ["FTSLURM_TEST_KILL"] = str(order)
+
+
 def at_night(when: str) -> object:
     return pytest.param(when, marks=pytest.mark.nightly)
 
@@ -99,11 +106,9 @@ def at_night(when: str) -> object:
         at_night("restart_scheduled"),
     ],
 )
-def test_what_a_controller_had_decided_is_done_by_the_next_one(
-    when: str, slurm: Backend, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_what_a_controller_had_decided_is_done_by_the_next_one(when: str, slurm: Backend) -> None:
     """It dies when a decision is on disk and not carried out, or just before it is on disk."""
-    monkeypatch.setenv("FTSLURM_TEST_KILL", when)
+    die(slurm, when)
     run = slurm.start("groups.count=2", args={"open-end": True, "step-time": 0.2})
     run.wait_for_steps(5, 2)
     run.kill(1)

@@ -60,7 +60,7 @@ def never_done(turn: Turn) -> None:
 def inject_asked(turn: Turn, event: Asked) -> str:
     """Inflict a fault that was requested with `ftslurm inject`. Answered by a record."""
     kind, group, rank = event.fault, event.group, event.rank or 0
-    running = [u for u in turn.table.in_phase(Phase.RUNNING) if group in (None, u.group)]
+    running = [unit for unit in turn.state.groups if _runs(unit) and group in (None, unit.group)]
     if kind not in GROUPLESS and not running:
         reason = "no group runs" if group is None else f"group {group} does not run"
         turn.do(records.FaultRefused(kind=kind, group=group, rank=rank, reason=reason, by=event.by))
@@ -88,13 +88,19 @@ def _inject(turn: Turn, kind: str, unit: Unit, rank: int, by: str | int) -> None
     errands.request(turn, target, messages.Inject("kill" if kind in GROUPLESS else kind, task))
 
 
+def _runs(unit: Unit) -> bool:
+    """Return whether the scripts of a unit run, as far as is known: those of a step to adopt have before."""
+    has_begun = unit.marks.begun is not None or unit.is_lighthouse
+    return unit.phase is Phase.RUNNING or (unit.phase is Phase.STARTING and unit.adopting and has_begun)
+
+
 def _why_not(turn: Turn, kind: str, target: Unit, rank: int) -> str | None:
     """Return why a fault cannot be inflicted now; None: it can."""
     if kind == "corrupt" and turn.config.health.compare_every == 0:
         return "nothing would find it: groups are not compared (health.compare_every=0)"
     if kind == "cancel" and turn.local:
         return "scancel needs Slurm, and this run is local"
-    if target.phase is not Phase.RUNNING:
+    if not _runs(target):
         return f"{target.name} does not run"
     if not 0 <= rank < len(target.current.hosts) and kind not in GROUPLESS:
         return f"it has no rank {rank}"

@@ -66,7 +66,8 @@ def request(turn: Turn, unit: Unit, wanted: messages.Request) -> None:
     of_all = isinstance(wanted, messages.Dump) and wanted.task is None
     each = [replace(wanted, task=task) for task in range(tasks_of(unit, turn.config))] if of_all else [wanted]
     turn.attempt(unit, unanswered=unit.current.unanswered.union(each))
-    _send(turn, unit, wanted)
+    if not unit.adopting:  # else once its guards have reported
+        _send(turn, unit, wanted)
 
 
 def answered(turn: Turn, unit: Unit, wanted: messages.Request) -> None:

@@ -237,13 +237,11 @@ def test_one_whose_disk_stalls_is_seen_to_live_for_a_while(
 
 KILLED = """
 import os, sys
-from pathlib import Path
 from ftslurm.controller import kill_switch
-from ftslurm.run.directory import RunDir
 lines = [{"seq": 7, "event": "step_exited", "unit": "group-0001"}]
 for before in (True, False):
     print(before, flush=True)
-    kill_switch.pull(RunDir(Path(sys.argv[1])), lines, before)
+    kill_switch.pull(lines, before)
 print("lives")
 """
 
@@ -262,13 +260,18 @@ print("lives")
         ("1", "True False lives"),
     ],
 )
-def test_a_test_can_kill_a_controller_once_at_a_record(run: RunDir, when: str, said: str) -> None:
+def test_a_test_can_kill_a_controller_once_at_a_record(tmp_path: Path, when: str, said: str) -> None:
+    order = tmp_path / "when"
+
     def once() -> str:
-        command = [sys.executable, "-c", KILLED, str(run.root)]
-        env = {**os.environ, "FTSLURM_TEST_KILL": when}
+        command, env = [sys.executable, "-c", KILLED], {**os.environ, "FTSLURM_TEST_KILL": str(order)}
         return " ".join(subprocess.run(command, env=env, capture_output=True, text=True).stdout.split())
 
+    assert once() == "True False lives"
+    order.write_text(when)
     assert once() == said
+    assert order.exists() is said.endswith("lives")
+    order.unlink(missing_ok=True)
     assert once() == "True False lives"
 
 

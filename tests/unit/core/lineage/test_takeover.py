@@ -268,6 +268,17 @@ def test_guards_are_asked_again_for_what_they_have_not_answered_and_for_nothing_
     assert again not in [action for time, action in story.done if time >= 20]
 
 
+@pytest.mark.parametrize("fault", ["kill", "cancel"])
+def test_a_drill_that_is_asked_for_during_an_adoption_is_done_after_it(fault: str) -> None:
+    story = before().taken_over(20, home="n9")
+    story.turn(21, [ALL, asked("inject", group=1, fault=fault)])
+    drill = act.Cancel(B0) if fault == "cancel" else act.Send(B0, msg.Inject(fault, 0))
+    assert drill not in [action for _, action in story.done]
+    story.turn(21.5, [*word(A0), *word(B0)])
+    assert [action for _, action in story.done if action == drill] == [drill]
+    assert (len(story.records("fault_injected")), story.records("fault_refused")) == (1, [])
+
+
 def test_drills_are_done_once_each_and_none_is_left_out() -> None:
     settings = array()
     settings.faults.plan = [Fault(group=0, at=200.0), Fault(group=1, at=8.0), Fault(group=0, at=50.0)]

@@ -106,4 +106,7 @@ class Replaced(Story):
         self.replaced += 1
         changes = [] if elsewhere else differing(what_stays(before), what_stays(self.state))
         assert not changes, f"a takeover has changed {changes}"
+        told = [action for _, action in self.done[since:] if isinstance(action, records.JournalRecord)]
+        others = [record for record in told if not isinstance(record, records.StepAdopted | records.StepStarting)]
+        assert elsewhere or not others, f"a takeover is told as {others}"  # status, report and summary are of these
         return [action for _, action in self.done[since:] if not isinstance(action, act.Attach | records.StepAdopted)]

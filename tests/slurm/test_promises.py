@@ -88,7 +88,7 @@ def test_a_promise_is_kept_whoever_leads(name: str, mode: str, slurm: Backend) -
     kinds = kinds_after(run, seq, PROMISES[name])
     assert kinds
     for kind in kinds:
-        for when in (kind, f"{kind}:before"):
+        for when in (kind, f"{kind}:before") if mode == "slurm" else (kind,):
             assert keep(slurm, mode, PROMISES[name], when)[0] == expected, when
 
 

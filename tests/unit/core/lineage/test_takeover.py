@@ -17,6 +17,7 @@ from histories import (
     array_config,
     array_running,
     config,
+    flat,
     killed,
     merged,
     node_lost,
@@ -714,3 +715,18 @@ def test_a_drained_node_that_slurm_has_taken_away_is_drained_in_the_next_job() -
     story.wait(1010)
     assert (story.state.nodes.drained, story.state.nodes.out()) == ({"n3"}, frozenset())
     assert not any("n3" in launch.place.nodes for launch in story.all(act.Launch, since=1000))
+
+
+def test_the_time_without_a_group_whose_job_was_lost_counts_from_its_last_step() -> None:
+    story = before(steps=True).taken_over(100, home="requeued", nodes=3, checkpoint=CHECKPOINT)
+    story.wait(110)
+    light, *groups = story.ids(act.Launch, since=100)
+    assert light == LIGHT1
+    for time, *events in (
+        (111, said.lighthouse_up(LIGHT1, NEW)),
+        (112, *(ready(step, NODES[replace(step, attempt=0)]) for step in groups)),
+        (113, *(store(step) for step in groups)),
+        (120, *(stepped(step, 11) for step in groups)),
+    ):
+        story.turn(time, flat(events))
+    assert [joined["recovery_s"] for joined in story.records("group_joined", since=100)] == [100, 100]

@@ -44,6 +44,7 @@ class FreePlaces:
             for key, order in self._order.items()
             for slot in range(per_node)
         }
+        self._with_room = dict.fromkeys(key for key in self._order if self._has_room(key))
 
     def find(self, prefer: Place = NOWHERE) -> Place | None:
         """Return a free place for one group, or None if it has to wait.
@@ -60,13 +61,18 @@ class FreePlaces:
         free = self._free.get((prefer.allocation, prefer.slot), {})
         if len(prefer.nodes) == self._nodes and all(node in free for node in prefer.nodes):
             return prefer
-        return next((spot for key in self._order if (spot := self._first(key, prefer)) is not None), None)
+        return next((spot for key in self._with_room if (spot := self._first(key, prefer)) is not None), None)
 
     def remove(self, place: Place) -> None:
         """Mark a place as taken by a group."""
         free = self._free.get((place.allocation, place.slot), {})
         for node in place.nodes:
             free.pop(node, None)
+        if not self._has_room(place.allocation):
+            self._with_room.pop(place.allocation, None)
+
+    def _has_room(self, key: str | None) -> bool:
+        return any(len(self._free.get((key, slot), ())) >= self._nodes for slot in range(self._per_node))
 
     def _first(self, key: str | None, prefer: Place) -> Place | None:
         """Return the first of the places in one allocation whose nodes are closest together; None: none is free."""

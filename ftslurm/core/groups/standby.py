@@ -49,13 +49,16 @@ def pick(turn: Turn, unit: Unit) -> tuple[Unit, Place] | None:
     living group has. The last place of the group comes first, then nodes without any other group.
     """
     nodes, config, old = turn.nodes, turn.config, unit.place
+    own = turn.table.named([standby_unit(unit.group_id)]) if standby_each(config) else turn.state.standbys
+    ready = [standby for standby in own if standby.phase is Phase.RUNNING and not standby.is_stopped]
+    if not ready:
+        return None
     avoid = nodes.unusable | nodes.last | nodes.looks.keys()
     jobs = {None, *(one.name for one in turn.state.allocations(pool_of(unit.group, config)))}
     found: list[tuple[tuple[bool, int, str], Unit, Place]] = []
-    own = turn.table.named([standby_unit(unit.group_id)])
-    for standby in own if standby_each(config) else turn.state.standbys:
+    for standby in ready:
         place = standby.place
-        if standby.phase is not Phase.RUNNING or standby.is_stopped or not avoid.isdisjoint(place.nodes):
+        if not avoid.isdisjoint(place.nodes):
             continue
         near = turn.table.near(*place.nodes)
         living = [u.place for u in near if u.group is not None and u.phase in LIVE and u.name != unit.name]

@@ -22,7 +22,7 @@ from ftslurm.core.state.transitions import stop_politely
 from ftslurm.core.state.turn import Turn
 from ftslurm.core.state.unit_table import UnitTable
 from ftslurm.core.state.units import pool_of
-from ftslurm.core.user_requests import Refused, Wrong, check_goes_on, recall, trains, why_stuck
+from ftslurm.core.user_requests import Refused, Wrong, answer, check_goes_on, recall, trains, why_stuck
 from ftslurm.protocol import records
 from ftslurm.protocol.causes import Cause
 
@@ -150,15 +150,15 @@ def _elsewhere(turn: Turn, pool: int) -> tuple[bool, bool]:
 # --- drained nodes ----------------------------------------------------------------------------------------------------
 
 
-def drain(turn: Turn, event: Asked) -> str:
+def drain(turn: Turn, event: Asked) -> None:
     """Leave a node out."""
     check_goes_on(turn)
     _check_may_go(turn, event.node)
-    _leave_out(turn, [event.node], event.by)
     near = turn.table.near(event.node)
     there = [f"group {unit.group}" if unit.group is not None else unit.name for unit in near if unit.phase in LIVE]
     moves = f"{', '.join(there)}: moved as soon as there is another place" if there else "nothing of the run is there"
-    return f"{event.node} gets nothing any more; {moves}"
+    answer(turn, event, f"{event.node} gets nothing any more; {moves}")
+    _leave_out(turn, [event.node], event.by)
 
 
 def leave_out_slow(turn: Turn, unit: Unit) -> None:
@@ -178,21 +178,20 @@ def _leave_out(turn: Turn, nodes: Sequence[str], by: str | int) -> None:
     supply.told_to_avoid(turn)
 
 
-def undrain(turn: Turn, event: Asked) -> str:
+def undrain(turn: Turn, event: Asked) -> None:
     """Use a drained node again, or one that was left out for what has failed there, which is checked again first."""
     node, known = event.node, turn.nodes.of(event.node)
     left_out = known.out in (Out.UNFIT, Out.BLAMED)
     if not left_out and not known.drained:
         raise Refused(f"{node} is not drained; drained: {', '.join(sorted(turn.nodes.drained)) or 'none is'}")
+    said = f"{node} is used again" + (", when it is found to be sound: it was lost" if known.out else "")
+    answer(turn, event, f"{node} may be used again; health.preflight, if set, checks it before" if left_out else said)
     turn.do(records.NodeUndrained(node=node, by=event.by))
     turn.node(node, drained=False)
-    said = f"{node} is used again" + (", when it is found to be sound: it was lost" if known.out else "")
     if left_out:
         turn.take_back(node, "a user takes it back")
         errands.add(turn, NoteBroken(node))
-        said = f"{node} may be used again; health.preflight, if set, checks it before"
     supply.told_to_avoid(turn)
-    return said
 
 
 def move(turn: Turn) -> None:

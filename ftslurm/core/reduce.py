@@ -120,19 +120,14 @@ REQUESTS = {
 
 
 def _asked(turn: Turn, event: Asked) -> None:
-    """Do what a user asks for, and answer."""
-    about: dict[str, Any] = {"command": event.command, "what": event.what, "by": event.by}
-    about |= {"group": event.group, "rank": event.rank, "node": event.node or None}
+    """Do what a user asks for, or say why not."""
     if not _take(turn, event.command):
         return
-    before = len(turn.actions)
     try:
-        text = REQUESTS[event.what](turn, event)
+        REQUESTS[event.what](turn, event)
     except user_requests.Refused as error:
-        turn.do(records.CommandRefused(reason=str(error), wrong=isinstance(error, user_requests.Wrong), **about))
-    else:
-        if text:
-            turn.actions.insert(before, records.CommandDone(text=text, **about))
+        wrong = isinstance(error, user_requests.Wrong)
+        turn.do(records.CommandRefused(reason=str(error), wrong=wrong, **event.about))
 
 
 def _take(turn: Turn, command: str) -> bool:

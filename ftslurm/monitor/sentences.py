@@ -134,8 +134,7 @@ def _of_steps(record: records.JournalRecord | None, status: RunStatus) -> str | 
         case records.StepLaunched():
             return _launched(record, status)
         case records.LaunchRefused():
-            again = f", which is tried again in {seconds(record.again_s)}" if record.again_s is not None else ""
-            return f"{_who(record, status)}: Slurm refuses the launch{again}{_because(record.reason)}"
+            return f"{_who(record, status)}: Slurm refuses the launch{_because(record.reason)}"
         case records.StepReady() if record.unit == LIGHTHOUSE:
             return f"the Lighthouse is up after {seconds(record.seconds)}"
         case records.StepReady() if record.unit.startswith(STANDBY):

@@ -392,7 +392,6 @@ class LaunchRefused(OfUnit):
     """Slurm has refused to start a step. It is no attempt: the next launch has the same number."""
 
     reason: Reason
-    again_s: float | None  # time until the next try; null: none
 
 
 class StepReady(OfUnit):

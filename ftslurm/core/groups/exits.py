@@ -129,21 +129,14 @@ def _never_began(event: Ended, unit: Unit, verdict: Exit) -> bool:
 def _refused(turn: Turn, unit: Unit, verdict: Exit, event: Ended) -> None:
     """Handle a launch that Slurm has refused. It is no attempt: the next launch has its number, folder and reason."""
     number, reason = unit.attempt, unit.reason
+    why = verdict.error or "srun has failed without a word"
+    turn.do(records.LaunchRefused(unit=unit.name, group=unit.group, attempt=number, reason=why))
     marks = replace(unit.marks, launched=None)
     unit = turn.change(unit, attempt=number - 1, exits=_exits_with(unit, verdict), marks=marks, pulses=())
     unit = turn.attempt(unit, hosts=())
     queue.doubt(turn, unit)
-    before = len(turn.actions)
     _follows(turn, unit, verdict, event)
-    after = turn.change(unit, reason=reason)
-    refused = records.LaunchRefused(
-        unit=unit.name,
-        group=unit.group,
-        attempt=number,
-        reason=verdict.error or "srun has failed without a word",
-        again_s=round(after.due - turn.now, 3) if after.phase is Phase.PENDING else None,
-    )
-    turn.actions.insert(before, refused)
+    turn.change(unit, reason=reason)
 
 
 def _signs(unit: Unit) -> tuple[str, ...]:
@@ -253,7 +246,7 @@ def _group_failed(turn: Turn, unit: Unit, verdict: Exit) -> None:
             given_up(turn, unit, why)
         case restart.RestartAt(due):
             reason, number = f"restart: {describe(verdict)}", unit.attempt + 1
-            # Else its launch was refused, and that record says when; or whether all start over is not decided yet.
+            # Else its launch was refused, and is no attempt; or whether all start over is not decided yet.
             if verdict.attempt == unit.attempt and turn.lineage.lost is None:
                 turn.do(records.RestartScheduled(group=unit.group_id, attempt=number, due=due, reason=reason))
             wait_for_next(turn, unit, due, reason)

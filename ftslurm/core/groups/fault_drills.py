@@ -57,7 +57,7 @@ def never_done(turn: Turn) -> None:
             turn.do(records.Warned(group=None if fault.kind in GROUPLESS else fault.group, text=text))
 
 
-def inject_asked(turn: Turn, event: Asked) -> str:
+def inject_asked(turn: Turn, event: Asked) -> None:
     """Inflict a fault that was requested with `ftslurm inject`. Answered by a record."""
     kind, group, rank = event.fault, event.group, event.rank or 0
     running = [unit for unit in turn.state.groups if _runs(unit) and group in (None, unit.group)]
@@ -66,7 +66,6 @@ def inject_asked(turn: Turn, event: Asked) -> str:
         turn.do(records.FaultRefused(kind=kind, group=group, rank=rank, reason=reason, by=event.by))
     else:
         _inject(turn, kind, running[0] if running else turn.lighthouse, rank, event.by)
-    return ""
 
 
 def struck(unit: Unit, now: float) -> float:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 from immutables import Map
 
 from ftslurm.core.state.actions import Errand
@@ -155,6 +157,12 @@ class Asked(Value):
     node: str = ""
     fault: str = ""
     groups: int = 0  # of scale
+
+    @property
+    def about(self) -> dict[str, Any]:
+        """What the answer in the journal repeats of it."""
+        about = {"command": self.command, "what": self.what, "by": self.by}
+        return about | {"group": self.group, "rank": self.rank, "node": self.node or None}
 
 
 class StopAsked(Value):

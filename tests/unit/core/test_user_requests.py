@@ -22,6 +22,7 @@ from histories import (
 )
 from steps import A0, ANN, B0, B1, B2, LIGHT0, S0, URL
 
+from ftslurm.core.reduce import REQUESTS
 from ftslurm.core.state import actions as act
 from ftslurm.core.state import events as ev
 from ftslurm.core.state.model import Phase
@@ -195,3 +196,11 @@ def test_stacks_are_asked_of_one_rank_or_of_all_and_their_size_is_told() -> None
     ]
     story = play(*begun[:2], (2, ev.Asked("stacks", ANN, "c1", 1, 0)), config=two)
     assert refused(story) == ["group 1 is starting: its ranks are not assigned yet"]
+
+
+@pytest.mark.parametrize("what", [what for what in REQUESTS if what not in ("scale", "save", "inject")])
+def test_what_is_done_for_a_user_is_said_before_it_is_done(what: str) -> None:
+    drained = (21, ev.Asked("drain", ANN, "c1", node="n3"))
+    story = play(*RUNNING, *([drained] if what == "undrain" else []), config=config(cluster={"kind": "slurm"}))
+    first, *_ = story.turn(22, [ev.Asked(what, ANN, "c2", group=1, node="n3")])
+    assert isinstance(first, records.CommandDone)

@@ -82,8 +82,8 @@ def test_a_kill_reads_like_a_story() -> None:
             "group 1: attempt 1 will start in 4.0 s (backoff)",
         ),
         (
-            ex.event(11, "launch_refused", unit="group-0001", group=1, attempt=1, reason="srun: busy", again_s=2.0),
-            "group 1: Slurm refuses the launch, which is tried again in 2.0 s: srun: busy",
+            ex.event(11, "launch_refused", unit="group-0001", group=1, attempt=1, reason="srun: busy"),
+            "group 1: Slurm refuses the launch: srun: busy",
         ),
         (
             ex.event(11, "node_excluded", node="n2", reason="silent for 10 s"),
@@ -168,7 +168,7 @@ def test_a_group_that_comes_late_is_news_and_the_first_quorum_is_told_once() -> 
 
 
 def test_a_launch_that_is_tried_again_is_not_the_launch_of_all_groups() -> None:
-    refused = ex.event(2, "launch_refused", unit="group-0001", group=1, attempt=0, reason="srun: busy", again_s=2.0)
+    refused = ex.event(2, "launch_refused", unit="group-0001", group=1, attempt=0, reason="srun: busy")
     said = told([ex.started(2), *(ex.launched(1, g) for g in (0, 1)), refused, ex.launched(4, 1)])
     assert sum("launched on" in line for line in said) == 1
 

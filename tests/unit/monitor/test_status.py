@@ -152,7 +152,7 @@ def test_a_group_in_backoff_says_how_long() -> None:
 
 
 def test_a_launch_that_slurm_refuses_is_one_restart_with_the_one_that_follows() -> None:
-    no = ex.event(12, "launch_refused", unit="group-0001", group=1, attempt=1, reason="busy", again_s=2.0)
+    no = ex.event(12, "launch_refused", unit="group-0001", group=1, attempt=1, reason="busy")
     before = (ex.started(), *(ex.launched(1, g) for g in range(3)), ex.exited(11, 1))
     status = play(*before, ex.launched(11, 1, 1), no)
     assert (status.groups[1].phase, status.groups[1].waiting_for) == (Phase.PENDING, "srun (busy)")

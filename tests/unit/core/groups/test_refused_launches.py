@@ -9,6 +9,7 @@ from steps import A0, B0, B1, B2, S0, S1
 from ftslurm.core.state import actions as act
 from ftslurm.core.state import events as ev
 from ftslurm.core.state.model import Evidence, Phase, StepId
+from ftslurm.protocol.records import GroupGivenUp, LaunchRefused
 
 WORDS = "srun: error: Unable to create step for job 7: Memory required by task is not available"
 
@@ -23,7 +24,7 @@ AGAIN: tuple[Moment, ...] = ((30, killed(B0)), (31, refused(B1)), (34, refused(B
 def test_a_refused_launch_is_tried_again_with_the_same_number_and_recorded_as_such() -> None:
     story = play(*RUNNING, *AGAIN, (37, ready(B1)), (38, store(B1)), (39, stepped(B1, 40)))
     assert story.times(act.Launch, B1) == [30, 33, 36]
-    told = {"unit": "group-0001", "group": 1, "attempt": 1, "reason": WORDS, "again_s": 2.0}
+    told = {"unit": "group-0001", "group": 1, "attempt": 1, "reason": WORDS}
     assert story.records("launch_refused") == [told, told]
     assert [(r["attempt"], r["cause"]) for r in story.records("step_exited")] == [(0, "killed")]
     assert len(story.records("restart_scheduled")) == 1
@@ -51,7 +52,8 @@ def test_refusals_without_end_are_given_up_after_start_timeout_s() -> None:
     story = play(*RUNNING, (30, killed(B0)), *tries, config=config(health={"start_timeout_s": 20.0}))
     (given_up,) = story.records("group_given_up")
     assert "start_timeout_s" in given_up["reason"]
-    assert story.records("launch_refused")[-1]["again_s"] is None
+    ends = [type(action) for _, action in story.done if isinstance(action, (LaunchRefused, GroupGivenUp))]
+    assert ends[-2:] == [LaunchRefused, GroupGivenUp]
     assert story.phases()[1] is Phase.FAILED
 
 

@@ -98,5 +98,6 @@ def test_hooks_are_told_of_a_time_limit_and_of_the_next_job(
         "run_started",
         "run_requeued",
         "run_started",
+        "group_restarted",
         "run_finished",
     ]

@@ -19,7 +19,7 @@ def test_a_hang_is_found_by_a_limit_that_an_earlier_controller_has_learnt(slurm:
     assert float(str(first["in_step_s"])) >= LEAST_S
     run.kill_controller()
     run.until(lambda: len(run.named("run_started")) == 2, "another controller")
-    run.until(lambda: len(run.named("hang_limit")) == 2, "the limit of the new controller")
+    run.wait_for("step_adopted", group=1)
     run.wait_for_steps(len(run.steps(0)) + 3, groups=1)
     run.tell("inject", "stop", "--group", "1")
     found = run.wait_for("step_exited", cause="hang")

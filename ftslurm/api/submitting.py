@@ -86,7 +86,7 @@ def launch(config: Config, create: Callable[[Config], RunDir] = submit.create) -
     if not config.local:
         from ftslurm.submission import pilot_jobs
 
-        refuses = "would refuse" if config.array else "refused"
-        submit.unless_refused(run, lambda: pilot_jobs.try_out(config, run, not config.array, refuses))
+        refuses = "would refuse" if config.job_per_group else "refused"
+        submit.unless_refused(run, lambda: pilot_jobs.try_out(config, run, not config.job_per_group, refuses))
     submit.submit(config, run)
     return run

@@ -87,7 +87,7 @@ def plan(config: Config, kill_wait_s: float | None = None) -> Iterator[str]:
         kill_wait_s: Slurm's KillWait; None: not known.
     """
     run = RunDir(Path(config.run.dir or f"{config.run.root}/{config.run.name}-TIME-RANDOM"))
-    jobs = pretend_jobs(config) if config.array else ()
+    jobs = pretend_jobs(config) if config.job_per_group else ()
     names = tuple(f"node{i + 1}" for i in range(nodes_needed(config)))
     scheduler: Scheduler = ThisMachine(config, run) if config.local else Slurm(config, run)
     if not config.local:

@@ -129,7 +129,7 @@ def _control_here(config: Config, create: Callable[[Config], RunDir]) -> int:
     if steps and commands.is_batch(os.environ):
         replace_text(run.job_id, os.environ["SLURM_JOB_ID"])
     say(f"run {run.root}{begun}")
-    return keeper.keep(run, config if config.array else None)
+    return keeper.keep(run, config if config.job_per_group else None)
 
 
 def _check_allocation(config: Config) -> None:

@@ -133,6 +133,10 @@ class Range:
     sbatch: dict[str, Option] = field(default_factory=dict)  # as cluster.sbatch
 
 
+# Kinds of clusters by the jobs that have the run's nodes (see Config): this is all that the core knows of a kind.
+ONE_JOB, JOB_PER_GROUP = {"slurm"}, {"array"}
+
+
 @dataclass
 class ClusterConfig:
     """Where the run trains, and what Slurm is asked for."""
@@ -384,9 +388,14 @@ class Config:
         return self.cluster.kind == "local"
 
     @property
-    def array(self) -> bool:
+    def one_job(self) -> bool:
+        """Whether the nodes are those of the controller's job, and of satellites for groups without a place there."""
+        return self.cluster.kind in ONE_JOB
+
+    @property
+    def job_per_group(self) -> bool:
         """Whether all nodes come from pilots, jobs of the groups' own."""
-        return self.cluster.kind == "array"
+        return self.cluster.kind in JOB_PER_GROUP
 
     @property
     def independent(self) -> bool:
@@ -551,7 +560,7 @@ def fixed_standbys(config: Config) -> int:
 
 def standby_each(config: Config) -> bool:
     """Return whether each group may have a standby of its own. auto leaves it out where none could take over."""
-    auto = config.standby.count == AUTO and config.restart.max_per_group > 0 and not config.array
+    auto = config.standby.count == AUTO and config.restart.max_per_group > 0 and not config.job_per_group
     return auto or config.standby.count == EACH
 
 

@@ -97,7 +97,7 @@ def _check_roles(config: Config) -> Iterator[str]:
 
 def _check_array(config: Config) -> Iterator[str]:
     cluster, groups = config.cluster, config.groups
-    if not config.array:
+    if not config.job_per_group:
         if cluster.ranges:
             yield f"cluster.ranges with cluster={cluster.kind}: it is for cluster=array"
         return

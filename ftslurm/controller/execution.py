@@ -77,7 +77,7 @@ class Executor:
 
     def ask(self, ask: act.Ask) -> Sequence[Event]:
         """Ask the scheduler in the background. Return the events that are known at once."""
-        if isinstance(ask, AskOwnNodes) and self.config.cluster.kind != "slurm":
+        if isinstance(ask, AskOwnNodes) and not self.config.one_job:
             return []  # no group runs in the controller's job
         return self.children.background.ask(self.scheduler.request(ask))
 

@@ -105,16 +105,16 @@ class Controller:
             log.warning("%s; this one goes on", after)
         self.config, self.run_dir, self.tell, self.number = config, run, tell, number
         self.scheduler, allocation = scheduler, scheduler.allocation()
-        self.separate_jobs = config.array and scheduler.job is not None  # the groups' jobs go on when this job ends
+        # The groups' jobs go on when this job ends.
+        self.separate_jobs = config.job_per_group and scheduler.job is not None
         # A clock that is unix time at the start, and never goes back: not behind the controller before either.
         self._origin = max(time.time(), kept.time if kept is not None else 0.0) - time.monotonic()
         self.journal = Journal(run, self.now, self._leads, number or 0, kept)
         with contextlib.suppress(OSError):
             liveness.touch(run.alive)
 
-        self.home = (
-            platform.node() if config.array else f"{allocation.name}.{os.environ.get('SLURM_RESTART_COUNT') or 0}"
-        )
+        again = os.environ.get("SLURM_RESTART_COUNT") or 0
+        self.home = platform.node() if config.job_per_group else f"{allocation.name}.{again}"
         granted = Granted(allocation, home=self.home, leaf_of=Map(scheduler.leaves()))
         if kept is None:
             self.state = begin(config)

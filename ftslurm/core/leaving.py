@@ -144,7 +144,7 @@ def _elsewhere(turn: Turn, pool: int) -> tuple[bool, bool]:
     """
     beside = (*turn.table.in_phase(*LIVE), *(unit for unit in turn.state.standbys if unit.phase in LIVE))
     free = has_room(turn, pool, beside)
-    return free, any(one.alive and one.state == "PENDING" and one.pool == pool for one in turn.jobs)
+    return free, any(one.alive and one.row.waits and one.pool == pool for one in turn.jobs)
 
 
 # --- drained nodes ----------------------------------------------------------------------------------------------------

@@ -219,7 +219,7 @@ def _granted(turn: Turn, event: Granted) -> None:
     if granted.nodes:
         turn.do(takeover.granted(granted))
     turn.set(allocation=granted, home=event.home)
-    turn.set_job_pool(had=len(granted.nodes), polled=not turn.config.array)  # no job has been submitted yet
+    turn.set_job_pool(had=len(granted.nodes), polled=not turn.config.job_per_group)  # no job has been submitted yet
     turn.set_nodes(leaf_of=event.leaf_of)
     continuity.opened(turn, event)
 

@@ -65,7 +65,7 @@ def lead_run(run: RunDir) -> int:
         return control(config, run)
     from ftslurm.submission import keeper
 
-    return keeper.keep(run, config if config.array else None)
+    return keeper.keep(run, config if config.job_per_group else None)
 
 
 if __name__ == "__main__":

@@ -9,7 +9,7 @@ from pathlib import Path
 from ftslurm.config.schema import Config, nodes_needed
 from ftslurm.core.state.actions import Ask, Launch, Probe
 from ftslurm.core.state.model import Allocation
-from ftslurm.core.state.unit_names import LIGHTHOUSE, LOCAL_ALLOCATION
+from ftslurm.core.state.unit_names import LIGHTHOUSE
 from ftslurm.guard.gpus import VARIABLES, names
 from ftslurm.launchers import step_command
 from ftslurm.launchers.scheduler import Command, Request, Scheduler
@@ -28,7 +28,7 @@ class ThisMachine(Scheduler):
 
     def allocation(self) -> Allocation:
         """Return this machine under one name per node that the run needs: placement and ranks work as on Slurm."""
-        return Allocation(LOCAL_ALLOCATION, tuple(f"local{i}" for i in range(nodes_needed(self.config))))
+        return Allocation("local", tuple(f"local{i}" for i in range(nodes_needed(self.config))))
 
     def start(self, launch: Launch, log_dir: Path) -> list[Command]:
         argv = step_command.command(self.config, launch, log_dir, local=True, state=self.state)

@@ -150,7 +150,7 @@ def _jobs(slurm: Slurm, text: str) -> tuple[list[Job], list[str]]:
         if not STATES.fullmatch(state) or not is_job(job) or runs > bool(hosts) or not all(map(is_node, hosts)):
             unread.append("|".join(row))
             continue
-        waits = reason if state == "PENDING" else ""
+        waits = reason if state == "PENDING" and reason != "None" else ""
         start, end, told = (time_of(began), time_of(ends), time_of(cut)) if runs else (None, None, None)
         preempted = start is not None and told is not None and told >= start  # else: before it was requeued
         job = job if runs else ""

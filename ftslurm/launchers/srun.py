@@ -60,7 +60,7 @@ class Slurm(Scheduler):
         argv = step_command.command(self.config, launch, log_dir, local=False, state=self.state)
         env = step_command.environment(self.config, self.run, launch, commands.scrubbed(os.environ), local=False)
         group = launch.id.unit != LIGHTHOUSE  # or a standby, which may become one
-        if not group and self.config.array:  # beside the controller, which may run outside any allocation
+        if not group and self.config.job_per_group:  # beside the controller, which may run outside any allocation
             keeper = f"--keeper={os.environ.get(KEEPER) or os.getpid()}"
             return [Command([*argv, keeper], env | _BESIDE, by_order=True)]
         name, groups = launch.id.unit, self.config.groups
@@ -79,7 +79,7 @@ class Slurm(Scheduler):
         patience_s = PRESENT_S if attach.slurm_step is not None or lighthouse else STARTING_S
         argv = step_command.attach(self.config, step, log_dir, patience_s)
         env = {name: value for name, value in self.environ().items() if name not in ("FTSLURM_STEP", "FTSLURM_TASK")}
-        if lighthouse and self.config.array:
+        if lighthouse and self.config.job_per_group:
             return Command(argv, env | _BESIDE, by_order=True)
         srun = self.srun(f"adopt-{step.unit}", attach.place, 1 if lighthouse else self.config.groups.workers)
         return _of_a_step([*srun, *argv], env)
@@ -138,7 +138,7 @@ class Slurm(Scheduler):
         if names:
             client.call(self.cancel(names), PATIENCE_S)
         own = self.run.job()
-        if self.config.array and own is not None and own.isdigit() and own != self.job:
+        if self.config.job_per_group and own is not None and own.isdigit() and own != self.job:
             client.cancel(own, pending_only=True, timeout_s=PATIENCE_S)
 
 
@@ -149,7 +149,7 @@ def allocation(config: Config, environ: Mapping[str, str]) -> Allocation:
         EnvironmentProblem: this process runs in no allocation.
     """
     job, nodes = environ.get("SLURM_JOB_ID"), environ.get("SLURM_JOB_NODELIST")
-    if config.array:
+    if config.job_per_group:
         return Allocation(commands.job_name(environ) if job else platform.node(), ())
     if not job or not nodes:
         raise EnvironmentProblem(

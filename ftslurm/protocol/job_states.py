@@ -15,7 +15,8 @@ class JobState(NamedTuple):
     waits: bool = False  # in the queue; then it goes on by itself
     provides: bool = False  # nodes, now or later
     between: bool = False  # two states, soon to change
-    runs: bool = False  # its steps may live
+    lives: bool = False  # its steps live, stopped or not
+    runs: bool = False  # steps may be started in it
 
 
 _ROWS = (
@@ -30,13 +31,15 @@ _ROWS = (
     ("REQUEUE_HOLD", JobState(waits=True, between=True)),
     ("REQUEUE_FED SPECIAL_EXIT", JobState(waits=True)),
     ("CONFIGURING", JobState(provides=True, between=True)),
-    ("RUNNING", JobState(provides=True, runs=True)),
-    ("SUSPENDED", JobState(cause=Cause.PREEMPTED, provides=True, runs=True)),
-    ("SIGNALING RESIZING", JobState(between=True, runs=True)),
-    ("STAGE_OUT COMPLETING", JobState(between=True)),
+    ("RUNNING", JobState(provides=True, lives=True, runs=True)),
+    ("SUSPENDED", JobState(cause=Cause.PREEMPTED, provides=True, lives=True)),
+    ("SIGNALING RESIZING STAGE_OUT COMPLETING", JobState(between=True)),
     ("RESV_DEL_HOLD STOPPED", JobState()),
 )
 TABLE = {name: row for names, row in _ROWS for name in names.split()}
+SUBMITTED = "PENDING"
+GONE = "GONE"  # no state of Slurm's: it shows the job no more
+HELD_BACK = "BeginTime"  # the reason of a job that has been requeued a moment ago
 
 
 def state(name: str) -> JobState:

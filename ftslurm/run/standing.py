@@ -128,7 +128,7 @@ def _between(facts: Facts) -> Standing:
     state: State = "waiting"
     known = [job for job in facts.carriers if job.state in job_states.TABLE]
     if (job := facts.waits) is not None:
-        reason = job.reason + ": Slurm holds a requeued job for two minutes" * (job.reason == "BeginTime")
+        reason = job.reason + ": Slurm holds a requeued job for two minutes" * (job.reason == job_states.HELD_BACK)
         why = f" ({visible(reason)})" if reason not in ("", "None") else ""
         held = f"; release it with: scontrol release {job.name}" if "requeued" in job.reason else ""
         note = f"Slurm job {job.name} is waiting in the queue{why}{held}"

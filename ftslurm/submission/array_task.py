@@ -27,7 +27,7 @@ def array_of(config: Config, environ: Mapping[str, str]) -> str | None:
 
     The controller of the run is to run here.
     """
-    is_task = config.array and "SLURM_ARRAY_TASK_ID" in environ
+    is_task = config.job_per_group and "SLURM_ARRAY_TASK_ID" in environ
     return environ.get("SLURM_ARRAY_JOB_ID") if is_task else None
 
 

@@ -59,7 +59,7 @@ def main(root: str, number: int, pid: int, signals: int | None, after: str) -> i
         return 1  # the parent died before prctl took effect
     try:
         output, config = _Output(), configuration.of_run(run)
-        if config.array:
+        if config.job_per_group:
             process_title.leave_process_tree()
         code = control(config, run, output, number, signals, after)
     except FtslurmError as error:

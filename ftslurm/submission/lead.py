@@ -151,7 +151,7 @@ class Candidate(Lead):
         super().__init__(run)
         self.config = config
         self.by_hand = config.internal.pilots is not None  # else the controller's own job comes first
-        self.may_lead = config.array and (config.cluster.controller == "job" or self.by_hand)
+        self.may_lead = config.job_per_group and (config.cluster.controller == "job" or self.by_hand)
         self.tasks = config.groups.count + fixed_standbys(config)
         self.every_s = max(1.0, self.tasks / CHECKS_PER_S)
         self.making_way = False

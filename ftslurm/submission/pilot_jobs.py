@@ -86,7 +86,7 @@ def try_out(config: Config, run: RunDir, lead: bool, refuses: str = "would refus
     """
     jobs = [("the job", job_options(config, run))] if lead else []
     pools = [0, *(i + 1 for i, one in enumerate(config.cluster.ranges) if one.groups != CONTROLLER)]
-    for pool in pools if config.array else ():
+    for pool in pools if config.job_per_group else ():
         where = f" of cluster.ranges[{pool - 1}]" if pool else ""
         jobs.append((f"the jobs for groups{where}", options(config, run, pool)))
     for what, told in jobs:

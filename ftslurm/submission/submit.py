@@ -112,7 +112,7 @@ def submit(config: Config, run: RunDir, after: str | None = None) -> None:
             if after is None:  # nothing was submitted: leave no run directory behind
                 shutil.rmtree(run.root, ignore_errors=True)
             raise EnvironmentProblem(f"sbatch refused the job: {explained(error, options)}") from error
-        if config.array:
+        if config.job_per_group:
             run.remember([job], CONTROLLER_POOL)
     replace_text(run.job_id, job)
 
@@ -200,7 +200,7 @@ def job_options(config: Config, run: RunDir, group: bool = False, pool: int = 0)
     alone; the signal would kill the training scripts.
     """
     cluster, groups = config.cluster, config.groups
-    alone = config.array and not group  # the controller needs hardly any resources
+    alone = config.job_per_group and not group  # the controller needs hardly any resources
     options: dict[str, Any] = {
         "nodes": 1 if alone else groups.nodes if group else nodes_needed(config),
         "ntasks-per-node": 1,
@@ -241,4 +241,4 @@ def _with_options(options: Mapping[str, Any], more: Mapping[str, Any]) -> dict[s
 
 def batch_role(config: Config) -> JobRole:
     """Return the role of the batch process that is to lead a run on Slurm."""
-    return JobRole.CONTROLLER if config.array else JobRole.STEPS
+    return JobRole.CONTROLLER if config.job_per_group else JobRole.STEPS

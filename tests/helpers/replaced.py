@@ -97,7 +97,7 @@ class Replaced(Story):
         """Have another controller take over and hear all guards at once; return what it does beside asking them."""
         before, since = self.state, len(self.done)
         live = [unit for unit in before.units if unit.phase in LIVE]
-        elsewhere = self.config.array and self.dice.random() < 0.3  # its Lighthouse does not survive
+        elsewhere = self.config.job_per_group and self.dice.random() < 0.3  # its Lighthouse does not survive
         self.taken_over(now, home=f"home-{self.replaced}" if elsewhere else None)
         words = [event for unit in live for event in reports(unit)]
         up = [said.lighthouse_up(u.id, str(before.lighthouse_url)) for u in live if u.is_lighthouse and u.current.ready]

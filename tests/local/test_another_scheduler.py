@@ -15,7 +15,7 @@ import pytest
 from harness import LIGHT_WORKER, SCRIPTS, Run, quoted
 
 from ftslurm.config import compose
-from ftslurm.config.schema import Config
+from ftslurm.config.schema import JOB_PER_GROUP, Config
 from ftslurm.controller.loop import Controller
 from ftslurm.core.state.actions import Ask, AskJobs, AskNodes, CancelJobs, Launch, Probe, RequestJobs
 from ftslurm.core.state.events import Event, JobsSeen, Looked, NodeFate, Submitted
@@ -82,7 +82,8 @@ def seen(asked: float, answer: Answer) -> list[Event]:
 def main(words: list[str]) -> None:
     """Control a run in this process, as `ftslurm.submission.controller_process` does."""
     config = compose.compose(words)
-    config.cluster.kind = "array"  # each group has a job of its own
+    JOB_PER_GROUP.add("processes")
+    config.cluster.kind = "processes"  # type: ignore[assignment]
     run = submit.create(config)
     Controller(config, run, Jobs(config, run), lambda _: None).run()
 

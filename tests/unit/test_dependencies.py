@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 import ast
+from collections.abc import Iterator
 from functools import cache
 from pathlib import Path
+from typing import get_args, get_type_hints
 
 import pytest
 
 import ftslurm
 from ftslurm.cli.verbs import VERBS
+from ftslurm.config.schema import ClusterConfig
+from ftslurm.protocol import job_states
 
 ROOT = Path(ftslurm.__file__).parent
 MODULES = {".".join(path.relative_to(ROOT.parent).with_suffix("").parts): path for path in sorted(ROOT.rglob("*.py"))}
@@ -130,6 +134,26 @@ def test_the_core_imports_nothing_that_could_block_log_or_vary() -> None:
         "ftslurm.protocol.value_class",
         "ftslurm.words",
     }
+
+
+def literals(tree: ast.AST) -> Iterator[str]:
+    """Yield all strings in a module, but for the members of its enums, which are words of its own."""
+    if isinstance(tree, ast.Constant) and isinstance(tree.value, str):
+        yield tree.value
+    if not (isinstance(tree, ast.ClassDef) and any("Enum" in ast.unparse(base) for base in tree.bases)):
+        for node in ast.iter_child_nodes(tree):
+            yield from literals(node)
+
+
+@pytest.mark.parametrize("name", [name for name in MODULES if name.startswith("ftslurm.core.")])
+def test_the_core_knows_no_state_of_a_job_and_no_kind_of_cluster_by_name(name: str) -> None:
+    tree = ast.parse(MODULES[name].read_text())
+    states = {word for word in vars(job_states).values() if isinstance(word, str)}.union(job_states.TABLE)
+    assert not states.intersection(literals(tree))
+    kinds = get_args(get_type_hints(ClusterConfig)["kind"])
+    used = {word for node in ast.walk(tree) if isinstance(node, ast.Compare | ast.Match) for word in literals(node)}
+    assert not used.intersection(kinds)
+    assert ".cluster.kind" not in ast.unparse(tree)
 
 
 def test_only_the_worker_and_what_scripts_use_import_torch() -> None:

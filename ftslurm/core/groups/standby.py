@@ -29,7 +29,7 @@ def home(turn: Turn, unit: Unit) -> Place | None:
         return _beside(turn, standby_number(unit.name))
     taken = [group.place for group in turn.table.in_phase(*LIVE, Phase.PENDING) if group.place.nodes]
     others = [standby.place for standby in turn.state.standbys if standby.phase in LIVE]
-    if turn.config.array:  # it has a job of its own, or waits for one
+    if turn.config.job_per_group:  # it has a job of its own, or waits for one
         return _place(turn, 1, [*taken, *others])
     used = frozenset(node for place in taken for node in place.nodes)
     spot = _place(turn, 1, others, used) or _place(turn, turn.config.groups.per_node, [*taken, *others])

@@ -117,7 +117,7 @@ def _dial(turn: Turn, silent: list[Silence]) -> None:
     In array mode it may be closed from this node, and would never answer.
     """
     nodes, new = turn.nodes, set[str]()
-    for unit, node, since in silent if turn.config.cluster.kind == "slurm" else ():
+    for unit, node, since in silent if turn.config.one_job else ():
         if nodes.of(node).dialled <= since and turn.due(nodes.dialled + DIAL_EVERY_S, unit.name):
             new.add(node)
     if new:
@@ -372,7 +372,7 @@ ANSWER_S = 1.0  # a group that has failed waits at most this long for Slurm's an
 def ask(turn: Turn) -> None:
     """Ask once after each failure."""
     nodes = turn.nodes
-    if turn.config.cluster.kind not in ("slurm", "array") or not turn.goes_on:
+    if not (turn.config.one_job or turn.config.job_per_group) or not turn.goes_on:
         return
     if any(_failed(unit) > nodes.asked for unit in turn.attended()):
         about = nodes.those(lambda node: node.shunned).union(

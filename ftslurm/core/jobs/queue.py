@@ -13,6 +13,7 @@ from ftslurm.core.state.transitions import stop
 from ftslurm.core.state.turn import Turn
 from ftslurm.protocol import records
 from ftslurm.protocol.causes import Cause
+from ftslurm.protocol.job_states import GONE
 
 TOLD_S = 1.5  # wait at most this long for Slurm's reason after it has ended a step
 BUSY_S = 2.0  # poll interval while a job is between two states
@@ -106,7 +107,7 @@ def leaves(one: Job, cause: Cause, why: str) -> records.AllocationLeaving:
 def doubt(turn: Turn, unit: Unit) -> None:
     """Poll Slurm at once whether the job of a unit still runs, because its step was ended from outside."""
     known = job(turn, unit.place.allocation)
-    if known is not None and known.state == "RUNNING":
+    if known is not None and known.row.runs:
         update(turn, known.name, doubted=turn.now)
         poll_by(turn, turn.now)
 
@@ -189,8 +190,8 @@ def _seen(turn: Turn, event: JobsSeen) -> None:
             jobs[name] = Job(name, new.pool, "", born=now, since=now)
     for old in list(jobs.values()):
         seen = shown.get(old.name)
-        if seen is None and event.whole and old.born < event.asked and old.state != "GONE":
-            seen = replace(old, state="GONE", nodes=(), reason="")
+        if seen is None and event.whole and old.born < event.asked:
+            seen = replace(old, state=GONE, nodes=(), reason="")
         if seen is None:
             continue
         # Once: the job stays in squeue, and a user may have taken the node back since.
@@ -203,7 +204,7 @@ def _seen(turn: Turn, event: JobsSeen) -> None:
         wait = max(turn.config.poll_s, 2 * event.took_s)
         turn.set_job_pool(by_name=jobs, next_poll=now + min(wait, RARE_S))
         return
-    jobs = {name: one for name, one in jobs.items() if one.alive or one.state != "GONE"}
+    jobs = {name: one for name, one in jobs.items() if one.state != GONE}
     busy = any(_unsettled(one, now) for one in jobs.values())
     wait = max(BUSY_S if busy else turn.config.poll_s, SLOW * event.took_s)
     if not turn.state.job_pool.polled:  # what an earlier controller has submitted is among them
@@ -237,7 +238,7 @@ def _unsettled(one: Job, now: float) -> bool:
 
 def _changed(turn: Turn, old: Job, new: Job) -> Job:
     """Return the known job `old` updated to what squeue shows (`new`), and journal the changes."""
-    runs = new.state == "RUNNING" and bool(new.nodes)
+    runs = new.row.runs and bool(new.nodes)
     told = old.dismissed is None and old.pool >= 0
     job = replace(old, state=new.state, id=new.id or old.id, reason=new.reason, ends=new.ends or old.ends, doubted=None)
     if old.state != new.state:
@@ -250,14 +251,14 @@ def _changed(turn: Turn, old: Job, new: Job) -> Job:
     if runs and job.leaving is None and new.preempted:
         job = replace(job, leaving=Cause.PREEMPTED)
         turn.do(leaves(old, Cause.PREEMPTED, "Slurm preempts it"))
-    if old.state == "RUNNING" and old.nodes and new.row.between:
+    if old.row.runs and old.nodes and new.row.between:
         job = replace(job, doubted=turn.now)
     elif _has_lost_its_nodes(old, new):
         job = replace(job, nodes=(), began=None, ends=None, leaving=None, left=None)
         if told:
             how = f"{_how(new)} ({old.leaving.value})" if old.leaving else _how(new)
             turn.do(lost(old, how, new.state))
-    if new.state == "PENDING" and new.reason not in ("", "None", old.reason) and told:
+    if new.row.waits and new.reason not in ("", old.reason) and told:
         turn.do(records.AllocationPending(allocation=new.name, reason=new.reason, pool=old.pool))
     return job
 
@@ -270,7 +271,7 @@ def _is_same_run(old: Job, new: Job) -> bool:
 
 def _has_lost_its_nodes(old: Job, new: Job) -> bool:
     """Return whether a job had nodes and has none now."""
-    return bool(old.nodes) and not (new.state == "RUNNING" and new.nodes) and not new.row.between
+    return bool(old.nodes) and not (new.row.runs and new.nodes) and not new.row.between
 
 
 def _granted(turn: Turn, job: Job, old: Job, new: Job) -> Job:
@@ -284,8 +285,9 @@ def _granted(turn: Turn, job: Job, old: Job, new: Job) -> Job:
 
 def _bring_down(turn: Turn, old: Job, new: Job) -> None:
     """Stop the units in a job that has ended, without waiting for their srun, which may hang."""
-    cause = Cause.CANCELLED if new.state == "CANCELLED" else old.leaving or new.row.cause
-    cause = cause or (Cause.PREEMPTED if new.state == "PENDING" else Cause.UNKNOWN)
+    cause = new.row.cause
+    if cause is not Cause.CANCELLED:
+        cause = old.leaving or cause or (Cause.PREEMPTED if new.row.waits else Cause.UNKNOWN)
     node = old.nodes[0] if cause is Cause.NODE_LOST and len(old.nodes) == 1 else None
     for unit in living(turn, old.name):
         sign = Evidence(None, node, error=f"job {old.name}: {_how(new)}", cause=cause, stuck=True)
@@ -297,6 +299,6 @@ def _bring_down(turn: Turn, old: Job, new: Job) -> None:
 
 
 def _how(new: Job) -> str:
-    if new.state == "PENDING":
+    if new.row.waits:
         return "Slurm has requeued it"
-    return "Slurm knows it no more" if new.state == "GONE" else f"Slurm job {new.state}"
+    return "Slurm knows it no more" if new.state == GONE else f"Slurm job {new.state}"

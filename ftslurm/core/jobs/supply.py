@@ -25,6 +25,7 @@ from ftslurm.core.state.turn import Turn
 from ftslurm.core.state.units import pool_of
 from ftslurm.protocol import records
 from ftslurm.protocol.causes import Cause
+from ftslurm.protocol.job_states import HELD_BACK
 
 LEAVES_S = 5.0  # after its group has left, Slurm may end or requeue a pilot for this long; then we requeue it
 SETTLED_S = 2.0  # Slurm 22.05 fails a requeued job for good if it is started within about 0.2 s
@@ -39,7 +40,7 @@ HOPELESS = 4  # consecutive refusals of sbatch after which a group without a pla
 
 def uses_jobs(config: Config) -> bool:
     """Return whether the run may have jobs beside the controller's."""
-    return config.array or (config.cluster.kind == "slurm" and config.cluster.requeue)
+    return config.job_per_group or (config.one_job and config.cluster.requeue)
 
 
 def may_come(turn: Turn, unit: Unit) -> bool:
@@ -89,7 +90,7 @@ def lasting(turn: Turn, pool: int) -> tuple[Allocation, ...]:
 
 def given_back(turn: Turn) -> frozenset[str]:
     """Return the nodes that Slurm drains, if a group that has failed there leaves its job for another one."""
-    gives_back = turn.config.array and may_ask(turn.config)
+    gives_back = turn.config.job_per_group and may_ask(turn.config)
     return turn.nodes.those(lambda node: node.shunned) if gives_back else frozenset()
 
 
@@ -100,7 +101,7 @@ def _requeues(one: Job, config: Config) -> bool:
 
 def may_ask(config: Config) -> bool:
     """Return whether jobs may be submitted; the tasks of an array submitted by hand can only be requeued."""
-    return (config.array or config.cluster.requeue) and config.internal.pilots is None
+    return uses_jobs(config) and config.internal.pilots is None
 
 
 def wanted(turn: Turn, pool: int) -> int:
@@ -109,7 +110,7 @@ def wanted(turn: Turn, pool: int) -> int:
         return 1
     state, config = turn.state, turn.config
     groups = _open_groups(turn, pool)
-    if config.array:
+    if config.job_per_group:
         standbys = sum(u.phase is not Phase.FAILED for u in state.standbys) if pool == 0 else 0
         return groups + (standbys if groups else 0)
     there = (one.name for one in state.job_pool.by_name.values() if one.alive)
@@ -175,7 +176,7 @@ def nodes_left(turn: Turn, event: NodesLeft) -> None:
 def told_to_avoid(turn: Turn) -> None:
     """Keep the waiting jobs off the nodes that no job must get; these have changed."""
     for one in turn.jobs if may_ask(turn.config) else ():
-        if one.alive and one.state == "PENDING":
+        if one.alive and one.row.waits:
             turn.do(Exclude(one.name, queue.bad(turn.state)))
 
 
@@ -197,12 +198,12 @@ def supply(turn: Turn) -> None:
         # Else the next leader would not know why a step ends, nor of one that Slurm is creating.
         if turn.lighthouse_serves and not turn.table.count(Phase.STARTING, Phase.STOPPING):
             turn.set(hands_over=hand_over_due(turn))
-        array = turn.config.array and turn.config.cluster.controller == "job" and may_ask(turn.config)
+        array = turn.config.job_per_group and turn.config.cluster.controller == "job" and may_ask(turn.config)
         for pool in range(records.CONTROLLER_POOL if array else 0, len(turn.config.cluster.ranges) + 1):
             _balance(turn, pool)
         _requeue(turn)
     known = turn.state.job_pool
-    busy = turn.config.array or any(one.alive for one in turn.jobs) or not known.polled
+    busy = turn.config.job_per_group or any(one.alive for one in turn.jobs) or not known.polled
     again = known.next_poll
     doubts = [look.asked for look in turn.nodes.looks.values() if look.slurm is None]
     if doubts:  # no node is judged until Slurm answers
@@ -277,11 +278,11 @@ def _balance(turn: Turn, pool: int) -> None:
     out: dict[str, str] = {}
     if surplus > 0 and asking.count == 0:
         idle = [one for one in reversed(have) if not any(living(turn, one.name))]
-        idle.sort(key=lambda one: one.state == "RUNNING")  # stable sort: pending jobs go first
+        idle.sort(key=lambda one: one.row.runs)  # stable sort: pending jobs go first
         out = {one.name: "it is not needed any more" for one in idle[:surplus]}
     lasting = {one.name for one in have}
     for one in mine:
-        ends = one.alive and one.name not in lasting and one.state == "RUNNING"
+        ends = one.alive and one.name not in lasting and one.row.runs
         if ends and not any(living(turn, one.name)):
             why = _why_ended(turn, one, enough=surplus >= 0)
             if why is not None:
@@ -320,17 +321,17 @@ def _dismiss(turn: Turn, out: dict[str, str]) -> None:
 
 
 def _requeue(turn: Turn) -> None:
-    """Requeue the jobs that their groups had to leave; start requeued jobs at once that Slurm delays (BeginTime)."""
+    """Requeue the jobs that their groups had to leave; start requeued jobs at once that Slurm holds back."""
     now, tried = turn.now, list[Job]()
     for one in turn.jobs:
         again = one.tried + AGAIN_S
-        if one.left is not None and one.alive and one.state == "RUNNING" and _requeues(one, turn.config):
+        if one.left is not None and one.alive and one.row.runs and _requeues(one, turn.config):
             if turn.due(max(one.left + LEAVES_S, again), JOBS):
                 cause = None if one.leaving is None else one.leaving.value
                 turn.do(records.AllocationRequeued(allocation=one.name, reason=cause), RequeueJob(one.name))
                 tried.append(replace(one, tried=now))
                 queue.poll_by(turn, now + queue.BUSY_S)
-        elif one.alive and (one.state, one.reason) == ("PENDING", "BeginTime"):
+        elif one.alive and one.reason == HELD_BACK:
             if not turn.due(max(one.since + SETTLED_S, again), JOBS):
                 continue
             turn.do(StartNow(one.name))
@@ -354,7 +355,7 @@ def coming(turn: Turn, pool: int) -> Iterator[Awaited]:
     for the others. One that runs and may be ending counts only if there is no other.
     """
     jobs = [one for one in turn.jobs if one.pool == pool and one.alive and not one.usable]
-    queued = [one for one in jobs if one.state != "RUNNING"]
+    queued = [one for one in jobs if not one.row.runs]
     found = [_awaited(one) for one in queued or jobs] or [_no_job(turn, pool)]
     return chain(found, repeat(found[-1]))
 
@@ -365,11 +366,11 @@ def _no_job(turn: Turn, pool: int) -> Awaited:
         return "a task of the array, of which none is left for it", None
     if asking.error:
         return f"a job that sbatch refuses: {asking.error}", None
-    return "a job of its own" if turn.config.array or asking.count else None, None
+    return "a job of its own" if turn.config.job_per_group or asking.count else None, None
 
 
 def _awaited(job: Job) -> Awaited:
     if job.leaving is not None:
         return f"the requeue of Slurm job {job.name}", job.name
-    why = f": {job.reason}" if job.reason not in ("", "None") else ""
-    return f"Slurm job {job.name} ({'ending' if job.state == 'RUNNING' else job.state.lower() + why})", job.name
+    why = f": {job.reason}" if job.reason else ""
+    return f"Slurm job {job.name} ({'ending' if job.row.runs else job.state.lower() + why})", job.name

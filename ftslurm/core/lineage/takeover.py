@@ -47,9 +47,8 @@ from ftslurm.core.state.run_state import RunState
 from ftslurm.core.state.transitions import adopt, begin_anew, run, stop
 from ftslurm.core.state.turn import Turn
 from ftslurm.core.state.units import tasks_of
-from ftslurm.protocol import messages, records
+from ftslurm.protocol import job_states, messages, records
 from ftslurm.protocol.causes import Cause
-from ftslurm.protocol.job_states import state as job_state
 
 # The fields that another controller in the same job begins anew, beside those in kept.ANEW -> why nobody is harmed. All
 # others are what they were, once the guards of all steps have reported (tests/unit/core/test_takeover_histories.py).
@@ -96,7 +95,7 @@ def resume(turn: Turn, event: Granted) -> None:
     """
     before = turn.state
     stays = before.home == event.home  # what ran beside the controller before runs beside this one
-    lasts = (stays or turn.config.array) and not before.finished  # else everything ended with the job
+    lasts = (stays or turn.config.job_per_group) and not before.finished  # else everything ended with the job
     if not stays and event.allocation.nodes:
         turn.do(granted(event.allocation))
     turn.set(
@@ -253,10 +252,10 @@ def attach(turn: Turn) -> None:
         if not turn.state.job_pool.polled:
             continue  # the job may have ended since
         job = queue.job(turn, place.allocation)
-        moved = job is not None and job.state == "RUNNING" and not set(place.nodes) <= set(job.nodes)
-        if job is not None and job.id and job.state == "RUNNING" and not moved:
+        moved = job is not None and job.row.runs and not set(place.nodes) <= set(job.nodes)
+        if job is not None and job.id and job.row.runs and not moved:
             _attach(turn, unit, adoption, place)
-        elif moved or job is None or not (job.row.runs or job.row.between):
+        elif moved or job is None or not (job.row.lives or job.row.between):
             _job_gone(turn, unit, place.allocation, job, moved)
 
 
@@ -269,12 +268,12 @@ def _job_gone(turn: Turn, unit: Unit, allocation: str, job: Job | None, moved: b
     """Note that the step to adopt has ended with its job, which may run again on other nodes (moved)."""
     words = f"job {allocation} has ended while no controller was there"
     now_is = None if job is None or moved else job.state
-    cause = job_state(now_is or "").cause or Cause.PREEMPTED  # requeued, or unknown to Slurm
+    cause = job_states.state(now_is or "").cause or Cause.PREEMPTED  # requeued, or unknown to Slurm
     sign = Evidence(error=words, cause=cause)
     unit = turn.attempt(unit, adoption=None, evidence=(*unit.current.evidence, sign))
     ended(turn, Ended(unit.id, None, checkpoint=turn.lineage.checkpoint), unit)
     if not moved:
-        turn.do(queue.lost(job or Job(allocation), words, now_is or "GONE"))
+        turn.do(queue.lost(job or Job(allocation), words, now_is or job_states.GONE))
 
 
 def not_reached(turn: Turn, event: Ended, unit: Unit) -> bool:

@@ -15,9 +15,8 @@ from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
 from immutables import Map
 
 from ftslurm.core.state.unit_names import LIGHTHOUSE, STANDBY
+from ftslurm.protocol import job_states
 from ftslurm.protocol.causes import Cause, Says
-from ftslurm.protocol.job_states import JobState
-from ftslurm.protocol.job_states import state as job_state
 from ftslurm.protocol.messages import Adopted, Request
 from ftslurm.protocol.records import Progress
 from ftslurm.protocol.stages import Stage
@@ -130,10 +129,10 @@ class Job(Value):
 
     name: str  # as Slurm shows it, "81_2" or "81"; it stays the same when the job is requeued
     pool: int = 0  # which groups it is for: 0 those of no range, i + 1 those of cluster.ranges[i]
-    state: str = "PENDING"  # as Slurm prints it
+    state: str = job_states.SUBMITTED
     id: str = ""  # the job id for srun; known once the job runs
     nodes: tuple[str, ...] = ()
-    reason: str = ""  # why it is pending, as Slurm prints it
+    reason: str = ""  # why it waits, as Slurm prints it
     born: float = 0.0  # when it was first known
     since: float = 0.0  # when its state last changed
     ends: float | None = None  # its time limit, in unix time
@@ -146,9 +145,9 @@ class Job(Value):
     began: float | None = None  # when it was first seen running, since it was last requeued
 
     @property
-    def row(self) -> JobState:
+    def row(self) -> job_states.JobState:
         """What follows from its state."""
-        return job_state(self.state)
+        return job_states.state(self.state)
 
     @property
     def alive(self) -> bool:
@@ -158,7 +157,7 @@ class Job(Value):
     @property
     def usable(self) -> bool:
         """Whether a step may be started in the job."""
-        return self.alive and self.state == "RUNNING" and bool(self.nodes) and not (self.leaving or self.doubted)
+        return self.alive and self.row.runs and bool(self.nodes) and not (self.leaving or self.doubted)
 
 
 class Evidence(Value):

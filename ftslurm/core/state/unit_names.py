@@ -7,7 +7,6 @@ from functools import cache
 LIGHTHOUSE = "lighthouse"
 STANDBY = "standby"
 GROUP = "group"
-LOCAL_ALLOCATION = "local"  # the allocation of a local run, whose nodes are all this machine
 
 
 @cache

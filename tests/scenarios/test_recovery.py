@@ -175,7 +175,7 @@ def test_the_survivors_of_four_groups_do_not_wait_for_the_process_groups_time_ou
     run = backend.start("groups.count=4", "restart=never", WITH_DDP, args={"steps": 80, "step-time": 0.05})
     run.wait_for_steps(8, groups=4)
     run.kill(group=1)
-    run.finish()
+    run.finish(4)
     run.check_training(80, survivors={0, 2, 3})
 
 

@@ -23,11 +23,16 @@ MOST_NAMED = 3  # nodes that a group without a place cannot have
 
 def over_from(turn: Turn) -> float | None:
     """Return from when on an unjoined group could only start a new history; None: one trains, or none has finished."""
-    finished = turn.table.in_phase(Phase.SUCCEEDED)
-    trains = finishing.train(turn) or turn.table.names(Trait.ADOPTING)  # one may
-    if turn.independent or not finished or turn.lineage.step == 0 or trains:
+    if not _is_ending(turn) or turn.table.names(Trait.ADOPTING):  # one of these may train
         return None
-    return max(unit.exits[-1].time for unit in finished) + finishing.TOGETHER_S
+    return max(unit.exits[-1].time for unit in turn.table.in_phase(Phase.SUCCEEDED)) + finishing.TOGETHER_S
+
+
+def _is_ending(turn: Turn) -> bool:
+    """Return whether a group has finished and none is known to train: a new attempt has none to heal from."""
+    if turn.independent or turn.lineage.step == 0:
+        return False
+    return bool(turn.table.names(Phase.SUCCEEDED)) and not finishing.train(turn)
 
 
 def launch(turn: Turn) -> None:
@@ -37,7 +42,7 @@ def launch(turn: Turn) -> None:
     due = _due(turn)
     if turn.nodes.unanswered:
         due = [unit for unit in due if unit.group is None or unit.marks.noticed is None]
-    if turn.lineage.lost is not None or over_from(turn) is not None:  # nobody to heal from
+    if turn.lineage.lost is not None or _is_ending(turn):
         due = [unit for unit in due if unit.is_lighthouse]
     finder = PlaceFinder(turn)
     for unit in due:

@@ -730,3 +730,17 @@ def test_the_time_without_a_group_whose_job_was_lost_counts_from_its_last_step()
     ):
         story.turn(time, flat(events))
     assert [joined["recovery_s"] for joined in story.records("group_joined", since=100)] == [100, 100]
+
+
+@pytest.mark.parametrize("trains_on", [True, False])
+def test_after_a_group_has_finished_none_is_launched_until_another_is_known_to_train(trains_on: bool) -> None:
+    at_40 = (19, stepped(A0, 40), stepped(B0, 40))
+    story = before((12, asked("scale", groups=3)), at_40, settings=array(groups={"count": 2, "max": 3}))
+    story.taken_over(20, home="n9")
+    story.turn(21, [ALL, *UP[1:], *word(A0, at=40)])
+    story.turn(22, [said.task_done(A0, 0, 40), ev.Ended(A0, code=0)])  # its job is free
+    story.wait(30)
+    assert story.ids(act.Launch, since=21) == []
+    story.turn(30, word(B0, at=40) if trains_on else [said.hello(B0, 0, "n2", "9.0"), ev.Ended(B0, code=0)])
+    story.wait(60)
+    assert story.ids(act.Launch, since=21) == ([C0] if trains_on else [])

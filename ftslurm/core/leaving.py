@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from ftslurm.core.groups import standby
 from ftslurm.core.groups.launching import has_room, lighthouse_node
 from ftslurm.core.jobs import queue, supply
-from ftslurm.core.jobs.queue import TOLD_S, leaves, living, update
+from ftslurm.core.jobs.queue import leaves, living, update
 from ftslurm.core.jobs.supply import SAVES_S, SPARE_S, handover_at, may_ask, uses_jobs
 from ftslurm.core.lineage import rollover
 from ftslurm.core.state import errands
@@ -41,10 +41,11 @@ def vacate(turn: Turn) -> None:
             cause = Cause.TIME_LIMIT
             update(turn, one.name, leaving=cause)
             turn.do(leaves(one, cause, "its time limit is near"))
-        for unit in living(turn, one.name):
-            told = unit.current.told is not None and turn.due(unit.current.told + TOLD_S, JOBS)
-            if cause is not None or told:
-                _bring_down(turn, unit, cause)
+        for unit in living(turn, one.name) if cause is not None else ():
+            if unit.phase is not Phase.STOPPING:
+                stop_politely(turn, unit, cause)
+            elif unit.current.intent is None:
+                turn.attempt(unit, intent=cause)
 
 
 def _must(turn: Turn, one: Job) -> bool:
@@ -82,13 +83,6 @@ def _joined_elsewhere(turn: Turn, one: Job) -> bool:
         if place.allocation is None or (job is not None and job.usable):
             return True
     return False
-
-
-def _bring_down(turn: Turn, unit: Unit, cause: Cause | None) -> None:
-    if unit.phase is not Phase.STOPPING:
-        stop_politely(turn, unit, cause)
-    elif unit.current.intent is None:
-        turn.attempt(unit, intent=cause)
 
 
 def _moves(turn: Turn, one: Job, elsewhere: dict[int, tuple[bool, bool]]) -> bool:

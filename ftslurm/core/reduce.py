@@ -41,7 +41,7 @@ from ftslurm.core.state.events import (
     TaskFailed,
 )
 from ftslurm.core.state.model import SIGTERM, SLURM, SRUN, Ending, Evidence, Phase, RunOutcome, Unit, replace
-from ftslurm.core.state.transitions import run, stop
+from ftslurm.core.state.transitions import run, stop, stop_politely
 from ftslurm.core.state.turn import Turn
 from ftslurm.core.state.units import tasks_of
 from ftslurm.protocol import messages, records
@@ -50,6 +50,7 @@ from ftslurm.protocol.traces import added
 from ftslurm.words import by_count, listed
 
 MOST_COMMANDS = 200  # taken last, of which a file may still be in the inbox
+DOUBTS_S = 1.5  # Slurm is asked for at most this long whether the controller's own job ends
 CRASHES = (signal.SIGABRT, signal.SIGSEGV)
 
 
@@ -93,7 +94,7 @@ def observe(turn: Turn, event: Event) -> None:
         case Explained(signalled):
             if signalled and turn.state.ending is not None:
                 turn.set(ending=replace(turn.state.ending, until=0.0))
-            queue.explained(turn)
+            turn.set(doubted=0.0)
         case _:
             assert_never(event)
 
@@ -235,10 +236,10 @@ def _stop_asked(turn: Turn, event: StopAsked) -> None:
             return  # what a user has stopped stays stopped
         event = replace(event, reason=event.reason + _by_the_script(turn))
     turn.do(records.Command(what="stop", by=event.by, reason=event.reason))
-    if ending is not None and not _forbids(ending, event):
-        _explained(turn, ending, event)
-    else:
+    if ending is None or _forbids(ending, event):
         turn.set(ending=Ending(event.outcome, event.reason, event.cause, event.by, turn.now + event.wait_s))
+    elif ending.by == SIGTERM and event.by == SLURM and event.cause is not Cause.CANCELLED:  # a moment after its signal
+        turn.set(ending=replace(ending, outcome=event.outcome, reason=event.reason, cause=event.cause))
 
 
 def _by_the_script(turn: Turn) -> str:
@@ -255,16 +256,6 @@ def _forbids(ending: Ending, event: StopAsked) -> bool:
     """Return whether a run that was to continue in another job must not: a user has stopped it or cancelled the job."""
     slurms_own = event.by == SLURM or (event.by == SIGTERM and ending.by == SRUN)
     return ending.outcome is RunOutcome.GOES_ON and not slurms_own
-
-
-def _explained(turn: Turn, ending: Ending, event: StopAsked) -> None:
-    """Correct the cause of the run's end: Slurm reports it a moment after its signal."""
-    if ending.by != SIGTERM or event.by != SLURM or event.cause is Cause.CANCELLED:
-        return
-    for unit in turn.table.in_phase(Phase.STOPPING):
-        if unit.current.intent is ending.cause:
-            turn.attempt(unit, intent=event.cause)
-    turn.set(ending=replace(ending, outcome=event.outcome, reason=event.reason, cause=event.cause))
 
 
 def _hello(turn: Turn, said: messages.Hello, unit: Unit) -> None:
@@ -395,13 +386,14 @@ def _task_failed(turn: Turn, evidence: Evidence, unit: Unit) -> None:
     unit = turn.attempt(unit, evidence=(*unit.current.evidence, evidence))
     if evidence.node_lost and evidence.node is not None:
         node_health.exclude(turn, evidence.node, evidence.error or "lost")
-    told = turn.goes_on and queue.is_told(turn, unit, evidence)
-    if told:
-        queue.doubt(turn, unit)  # Slurm is asked why
-        unit = turn.attempt(unit, told=unit.current.told or turn.now)
+    ordered, own = evidence.cause in queue.ORDERED, unit.place.allocation is None
+    if ordered and own:
+        turn.set(doubted=turn.now + DOUBTS_S)
     if unit.phase is Phase.STOPPING:
         return  # rules._bring_down kills it when it is due
-    if told and unit.place.allocation is not None:
-        return  # leaving.vacate brings it down
+    if ordered and not own:
+        queue.doubt(turn, unit)
+        stop_politely(turn, unit, None)
+        return
     unit = stop(turn, unit, None, died=fault_drills.struck(unit, turn.now))
     lost_connections.failed(turn, unit)

@@ -24,7 +24,7 @@ from ftslurm.core.health import (
     lost_connections,
     node_health,
 )
-from ftslurm.core.jobs import queue, supply
+from ftslurm.core.jobs import supply
 from ftslurm.core.lineage import continuity, rollover, takeover
 from ftslurm.core.reduce import observe
 from ftslurm.core.state import errands
@@ -91,8 +91,9 @@ def _fold(turn: Turn, events: Sequence[Event]) -> None:
 
 
 def _holds(turn: Turn, event: Ended) -> bool:
-    """Return whether the verdict on an ended step waits: for Slurm's answer about its job, or for a probe."""
-    return queue.holds(turn, event.id) or lost_connections.holds(turn, event.id)
+    """Return whether the end of a step waits: for a probe, or until it is known whether the controller's job ends."""
+    ends = turn.goes_on and not turn.due(turn.state.doubted)  # the next attempt would be in that job
+    return ends or lost_connections.holds(turn, event.id)
 
 
 def _release(turn: Turn) -> None:

@@ -11,7 +11,7 @@ from ftslurm.monitor import stack_text
 from ftslurm.monitor.log_files import LogFile, Wanted
 from ftslurm.monitor.log_page import Page, View, clock
 from ftslurm.protocol.causes import is_failure
-from ftslurm.protocol.records import StepExited
+from ftslurm.protocol.records import CauseCorrected, StepExited
 from ftslurm.run.directory import RunDir
 from ftslurm.run.journal import JournalReader, number
 from ftslurm.run.journal_lines import read
@@ -34,14 +34,16 @@ class Failure(NamedTuple):
 
 def last_failure(run: RunDir, wanted: Wanted, since: float = 0.0) -> Failure | None:
     """Return the last failure of the run, or of the wanted group and attempt; None: there is none since that time."""
-    found = None
+    found = list[Failure]()
     for event in JournalReader(run.events).iter_new():
         record = read(event)
+        if isinstance(record, CauseCorrected):  # it was none
+            found = [one for one in found if (one.step.group, one.step.attempt) != (record.group, record.attempt)]
         if not isinstance(record, StepExited) or not is_failure(record.cause):
             continue
         if wanted.group in (None, record.group) and wanted.attempt in (None, record.attempt):
-            found = Failure(number(event, "time") or 0.0, record)
-    return found if found and found.time >= since else None
+            found.append(Failure(number(event, "time") or 0.0, record))
+    return found[-1] if found and found[-1].time >= since else None
 
 
 def show_failure(run: RunDir, wanted: Wanted, failure: Failure, out: BinaryIO, view: View) -> int:

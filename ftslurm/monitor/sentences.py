@@ -147,6 +147,9 @@ def _of_steps(record: records.JournalRecord | None, status: RunStatus) -> str | 
         case records.StepAdopted():
             at = "" if record.step is None else f", at step {record.step}"
             return f"{record.unit} runs on under this controller{at}"
+        case records.CauseCorrected():
+            how = cause_of(record.cause).row.orderly
+            return f"{_who(record, status)} attempt {record.attempt} {how}{_because(record.reason)}"
         case records.StepExited():
             return _exited(record, status)
         case records.StacksTaken():

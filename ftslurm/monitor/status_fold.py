@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from math import inf
 
-from ftslurm.core.state.model import LIVE, Phase
+from ftslurm.core.state.model import LIVE, Phase, replace
 from ftslurm.core.state.unit_names import LIGHTHOUSE
 from ftslurm.monitor.event_text import SCRIPT_WAITS, controller_error, no_first_step
 from ftslurm.monitor.status import GroupStatus, JobStatus, Recovery, RunStatus, UnitStatus
@@ -197,6 +197,11 @@ class StatusFold(Fold):
         at_work = group.joined or status.lighthouse is None
         if not ok and (at_work or not stopped or group.last is None):  # else: that is still the reason
             group.last, group.step = record, group.step if record.step is None else record.step
+
+    def cause_corrected(self, record: records.CauseCorrected) -> None:
+        group = self._group(record.group)
+        if group.last is not None and group.last.attempt == record.attempt:
+            group.last = replace(group.last, cause=record.cause)
 
     def launch_refused(self, record: records.LaunchRefused) -> None:
         if (group := self._current(record)) is None:

@@ -454,6 +454,16 @@ class StepExited(OfUnit):
     log: str | None = None  # log of the rank that failed first
 
 
+class CauseCorrected(StepEvent):
+    """Slurm has said why an attempt ended, after its `step_exited`: from now on it counts with this cause."""
+
+    group: Group
+    attempt: Attempt
+    was: str  # the cause so far
+    cause: str  # as in step_exited
+    reason: Reason
+
+
 class StepRecalled(OfUnit):
     """A user's command ends a step: its unit runs again, as its next attempt. It is no failure."""
 

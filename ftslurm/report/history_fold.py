@@ -22,6 +22,7 @@ from ftslurm.report.history import (
     QUEUED,
     SLOW_STEP,
     STALLED,
+    STOPPED,
     Failure,
     GroupHistory,
     History,
@@ -81,7 +82,7 @@ class HistoryFold(Fold):
         for n, line in enumerate(self._lines):
             line.leave(self.now, FINISHED)
             if (end := self._final.get(group_unit(n))) is not None:
-                line.stopped(end.died)
+                line.renamed(end.died, "cancelled", STOPPED)
 
     def run_started(self, record: records.RunStarted) -> None:
         time = self.now
@@ -165,6 +166,11 @@ class HistoryFold(Fold):
         line.failed(died, noticed, self.now, cause, node if failed else None)
         if leaves:
             line.leave(self.now, FINISHED)
+
+    def cause_corrected(self, record: records.CauseCorrected) -> None:
+        for failure in self._open.get(group_unit(record.group), [])[-1:]:
+            failure.cause, failure.moved, failure.detail = record.cause, True, record.reason
+            self._lines[record.group].renamed(failure.died, record.was, record.cause)
 
     # --- the training ----------------------------------------------------------------------------------------------
 

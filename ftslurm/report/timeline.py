@@ -13,7 +13,6 @@ from ftslurm.report.history import (
     FIRST_START,
     GIVEN_UP,
     QUEUED,
-    STOPPED,
     TRAINING,
     UNDONE,
     Span,
@@ -97,11 +96,12 @@ class Timeline:
         """Mark the training since `since` as undone; the outage has begun after it."""
         self.spans = not_trained(self.spans, [Span(since, inf, UNDONE, self.cause, self.node)])
 
-    def stopped(self, since: float) -> None:
-        """Name the end of the run as the cause of what has been lost since the attempt died that it has ended."""
+    def renamed(self, since: float, was: str, cause: str) -> None:
+        """Correct the cause of what has been lost since an attempt died: it was no failure, and no node's fault."""
         for n, span in enumerate(self.spans):
-            if span.end >= since and span.cause == "cancelled":
-                self.spans[n] = span._replace(cause=STOPPED)
+            if span.end >= since and span.cause == was:
+                self.spans[n] = span._replace(cause=cause, node=None)
+        self.cause, self.node = cause, None
 
     def _add(self, begin: float, end: float, phase: str) -> None:
         if end <= begin:

@@ -71,6 +71,8 @@ def test_only_the_group_whose_job_is_lost_cancelled_or_requeued_comes_back(array
     cluster.run(["scancel", first[1]])  # by hand
     run.wait_until_back(1)
     assert run.named("step_launched", group=1, attempt=1)[0]["allocation"] != first[1]
+    ends = (*run.named("step_exited", group=1), *run.named("cause_corrected", group=1))
+    assert ends[-1]["cause"] == "cancelled"
 
     cluster.run(["scontrol", "requeue", first[2]])  # as Slurm or its administrator does
     run.wait_until_back(2)
@@ -162,8 +164,9 @@ PartitionName=urgent Nodes=ALL PriorityTier=9 PreemptMode=OFF"""
     check_history(run, last, range(3), survivor=0)
     left = [str(e["evidence"]) for g in (1, 2) for e in run.named("step_exited", group=g, attempt=0)]
     assert all("signal 15" in signs for signs in left)  # told to go, not killed
-    causes = [e["cause"] for g in (1, 2) for e in run.named("step_exited", group=g, attempt=0)]
-    assert causes == ["preempted", "preempted"]
+    ends = (*run.named("step_exited", attempt=0), *run.named("cause_corrected", attempt=0))
+    causes = {e["group"]: e["cause"] for e in ends}
+    assert [causes[1], causes[2]] == ["preempted", "preempted"]
     assert pilot_of(run, 1) == str(run.named("step_launched", group=1)[0]["allocation"])
 
 

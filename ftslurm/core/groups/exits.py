@@ -58,14 +58,15 @@ def distrust(turn: Turn, group: int, attempt: int, after: int) -> None:
 
 def _with_intent(turn: Turn, unit: Unit) -> Unit:
     """Set the cause of an end that the core, a user or the end of the job has decided."""
-    if unit.group is None and not turn.goes_on:
-        unit = turn.attempt(unit, intent=Cause.CANCELLED)  # scancel ends it with the rest
     if unit.current.agreed is not None and turn.goes_on:
         unit = turn.attempt(unit, intent=Cause.DIVERGED)
     elif unit.current.recalled is not None and turn.goes_on:
         unit = turn.attempt(unit, intent=Cause.REQUESTED)  # also if it ends with 0
-    known = queue.job(turn, unit.place.allocation)
-    return turn.attempt(unit, intent=queue.why_told(unit, known, turn.state.ending))
+    elif turn.state.ending is not None and unit.place.allocation is None:
+        cancelled = Cause.CANCELLED in {unit.current.intent, *(sign.cause for sign in unit.current.evidence)}
+        if cancelled or unit.group is None:  # with the rest of its job
+            return turn.attempt(unit, intent=turn.state.ending.cause)
+    return unit
 
 
 def _written(turn: Turn, unit: Unit, verdict: Exit) -> Unit:

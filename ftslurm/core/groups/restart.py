@@ -42,6 +42,8 @@ def judge(exits: Sequence[Exit], config: RestartConfig, launch_patience_s: float
     whose step did not answer: the next one follows at once, whatever the policy. One with another version of torchft
     than the other groups' is the last: a person decides.
 
+    A cause that Slurm may still correct gives no unit up for the budget: the next failure does.
+
     Args:
         exits: every exit of the unit, oldest first; the last one is the failure to judge.
         launch_patience_s: how long launches may fail in a row (health.start_timeout_s).
@@ -60,7 +62,8 @@ def judge(exits: Sequence[Exit], config: RestartConfig, launch_patience_s: float
         return GiveUp(f"srun could not start it for {launch_patience_s:g} s (health.start_timeout_s)")
     recent = [e for e in exits if last.time - e.time < WINDOW_S]
     failures = [e for e in recent if _is_failure(e)]
-    if len(failures) > config.max_per_group:
+    unsure = last.cause in (Cause.LEFT_ON_SIGTERM, Cause.UNKNOWN)  # jobs/queue.py may correct it
+    if len(failures) > config.max_per_group + unsure:
         return GiveUp(
             f"{len(failures)} failures within {WINDOW_S:g} s are more than restart.max_per_group="
             f"{config.max_per_group} allows" + _hint(failures)

@@ -7,7 +7,7 @@ from math import inf
 
 from ftslurm.core.state.actions import CancelJobs, Exclude
 from ftslurm.core.state.events import JobEvent, JobLeaving, JobsSeen, RequeueRefused, Submitted
-from ftslurm.core.state.model import LIVE, Asking, Ending, Evidence, Job, Out, Phase, StepId, Unit, replace
+from ftslurm.core.state.model import LIVE, Asking, Evidence, Job, Out, Phase, Unit, replace
 from ftslurm.core.state.run_state import RunState
 from ftslurm.core.state.transitions import stop
 from ftslurm.core.state.turn import Turn
@@ -15,7 +15,8 @@ from ftslurm.protocol import records
 from ftslurm.protocol.causes import Cause
 from ftslurm.protocol.job_states import GONE
 
-TOLD_S = 1.5  # wait at most this long for Slurm's reason after it has ended a step
+ORDERED = (Cause.CANCELLED, Cause.PREEMPTED, Cause.TIME_LIMIT)  # the causes if Slurm has ordered the end
+CORRECTS_S = 60.0  # Slurm's word on a job corrects the cause of an attempt for this long after its end
 BUSY_S = 2.0  # poll interval while a job is between two states
 SETTLES_S = 60.0  # the poll interval is BUSY_S for at most this long after the last change
 SLOW = 20  # the poll interval is at least this many times the duration of the last answer
@@ -110,44 +111,6 @@ def doubt(turn: Turn, unit: Unit) -> None:
     if known is not None and known.row.runs:
         update(turn, known.name, doubted=turn.now)
         poll_by(turn, turn.now)
-
-
-def holds(turn: Turn, step: StepId) -> bool:
-    """Return whether the cause of an ended step waits for Slurm's state of the job."""
-    unit = turn.table.living(step)
-    if unit is None or not turn.goes_on:
-        return False
-    if unit.current.told is None or unit.current.intent is not None:
-        return False
-    known = job(turn, unit.place.allocation)
-    return (known is None or known.doubted is not None) and not turn.due(unit.current.told + TOLD_S)
-
-
-def is_told(turn: Turn, unit: Unit, evidence: Evidence) -> bool:
-    """Return whether the evidence shows that Slurm has told a running step to end, which may have said so before."""
-    runs = unit.phase is Phase.RUNNING or unit.current.failing.noticed == turn.now  # we have ended nothing of it yet
-    return runs and evidence.cause in (Cause.CANCELLED, Cause.PREEMPTED, Cause.TIME_LIMIT) and not unit.is_standby
-
-
-def explained(turn: Turn) -> None:
-    """Let the verdicts fall that wait for Slurm's answer about the controller's own job, which has shown no reason."""
-    for unit in turn.table.in_phase(Phase.STOPPING) if turn.goes_on else ():
-        if unit.current.told is not None and unit.place.allocation is None:
-            turn.attempt(unit, told=None)
-
-
-def why_told(unit: Unit, known: Job | None, ending: Ending | None) -> Cause | None:
-    """Return the cause with which a step is stopped whose job ends; None: unknown.
-
-    A pilot sees only its signal, which is the same for preemption and scancel, and so is slurmstepd's message. squeue
-    distinguishes them, so the cause is decided only after its answer (holds).
-    """
-    leaving = known.leaving if known is not None else ending.cause if ending is not None else None
-    cancelled = any(sign.cause is Cause.CANCELLED for sign in unit.current.evidence)
-    told = unit.current.told is not None or (known is None and cancelled)  # the end of the run's own job may come first
-    cause = unit.current.intent or (leaving if told else None)
-    cancelled = cancelled and known is not None and not known.preempted
-    return Cause.CANCELLED if cause is Cause.PREEMPTED and cancelled else cause
 
 
 def _submitted(turn: Turn, event: Submitted) -> None:
@@ -247,7 +210,6 @@ def _changed(turn: Turn, old: Job, new: Job) -> Job:
         job = _granted(turn, job, old, new)
     elif runs and job.ends != old.ends and told:  # the end was unknown before, or was changed
         turn.do(records.AllocationEnds(allocation=old.name, ends=job.ends))
-    job = replace(job, preempted=job.preempted or (runs and new.preempted))
     if runs and job.leaving is None and new.preempted:
         job = replace(job, leaving=Cause.PREEMPTED)
         turn.do(leaves(old, Cause.PREEMPTED, "Slurm preempts it"))
@@ -280,22 +242,33 @@ def _granted(turn: Turn, job: Job, old: Job, new: Job) -> Job:
         granted = records.AllocationGranted(allocation=new.name, nodes=new.nodes, pool=old.pool, ends=new.ends)
         turn.do(granted)
     began = new.began or turn.now
-    return replace(job, nodes=new.nodes, began=began, ends=new.ends, left=None, preempted=False, leaving=None)
+    return replace(job, nodes=new.nodes, began=began, ends=new.ends, left=None, leaving=None)
 
 
 def _bring_down(turn: Turn, old: Job, new: Job) -> None:
-    """Stop the units in a job that has ended, without waiting for their srun, which may hang."""
-    cause = new.row.cause
-    if cause is not Cause.CANCELLED:
-        cause = old.leaving or cause or (Cause.PREEMPTED if new.row.waits else Cause.UNKNOWN)
+    """Stop the units in a job that has ended, without waiting for their srun, which may hang.
+
+    Where a step has just ended by itself, correct the cause that was decided without knowing this.
+    """
+    how = _how(new)
+    cause = new.row.cause or old.leaving or (Cause.PREEMPTED if new.row.waits else Cause.UNKNOWN)
     node = old.nodes[0] if cause is Cause.NODE_LOST and len(old.nodes) == 1 else None
-    for unit in living(turn, old.name):
-        sign = Evidence(None, node, error=f"job {old.name}: {_how(new)}", cause=cause, stuck=True)
+    sign = Evidence(None, node, error=f"job {old.name}: {how}", cause=cause, stuck=True)
+    ordered = cause in ORDERED
+    for unit in turn.table.of_job(old.name):
+        current = unit.current
         if unit.phase is Phase.STOPPING:
-            turn.attempt(unit, evidence=(*unit.current.evidence, sign))
+            intent = cause if ordered and current.intent in (None, *ORDERED) else current.intent
+            turn.attempt(unit, evidence=(*current.evidence, sign), intent=intent)
             turn.change(unit, due=min(unit.due, turn.now))
-        else:
+        elif unit.phase in LIVE:
             stop(turn, unit, cause, sign)
+        elif unit.group is not None and ordered and old.dismissed is None:
+            end = unit.exits[-1]
+            known = not end.cause.row.with_job or end.cause in (cause, Cause.NODE_LOST)
+            if not known and turn.now <= end.time + CORRECTS_S:
+                turn.change(unit, exits=(*unit.exits[:-1], replace(end, cause=cause)))
+                turn.do(records.CauseCorrected(**unit.of_group, was=end.cause.value, cause=cause.value, reason=how))
 
 
 def _how(new: Job) -> str:

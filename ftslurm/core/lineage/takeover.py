@@ -57,7 +57,6 @@ RENEWED: Mapping[type, Mapping[str, str]] = {
     Attempt: {
         "adoption": "it has just ended",
         "aside": "the Lighthouse says it again",
-        "told": "Slurm is asked why only while its srun is ours",
         "spared": "a step that waits for a probe before it is killed is killed",
         "servers": "they are sent again",
         "wanted": "it is asked to save again, which it does once",
@@ -217,7 +216,7 @@ def _launch_again(turn: Turn, unit: Unit) -> None:
 def _left_behind(turn: Turn, unit: Unit) -> None:
     """Begin the adoption of a step; what it was told may not have arrived, and is said again."""
     known, now = unit.current, turn.now
-    current = replace(known, adoption=Adoption(now), wanted=0, aside=None, told=None, spared=False)
+    current = replace(known, adoption=Adoption(now), wanted=0, aside=None, spared=False)
     turn.put(adopt(unit, (Pulse(now, moved=now),) * len(known.hosts), current))
 
 

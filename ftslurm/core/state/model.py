@@ -70,7 +70,6 @@ class Trait(Enum):
     WAITING = "it is due and has no place"
     HAS_FAILED = "an attempt of it has ended"
     RETIRED = "`ftslurm scale` takes it out of the run"
-    TOLD = "Slurm has told its step to end: the rules about jobs look at it"
     PARTED = "it runs, and the scripts of some of its ranks, not of all, have ended without an error"
     STANDBY = "it is a standby, in this phase, which is being adopted or not"
     ON_NODE = "its last place is on this node"
@@ -136,7 +135,7 @@ class Job(Value):
     born: float = 0.0  # when it was first known
     since: float = 0.0  # when its state last changed
     ends: float | None = None  # its time limit, in unix time
-    preempted: bool = False  # Slurm has reported a preemption (GraceTime)
+    preempted: bool = False  # as squeue shows it: Slurm preempts the job (GraceTime)
     leaving: Cause | None = None  # why it is about to end, if it is: its group leaves at once
     left: float | None = None  # since when it has been empty, after its group left it
     doubted: float | None = None  # when a step of it was ended from outside: Slurm is asked whether it still runs
@@ -299,7 +298,6 @@ class Attempt(Value):
     drilled: float | None = None  # when a drill was last done to this attempt
     slurm_step: str | None = None  # JOB.STEP
     adoption: Adoption | None = None  # STARTING: it runs, and its guards have yet to report to this controller
-    told: float | None = None  # when Slurm ordered its step to end; Slurm is asked why
     untold: tuple[float, Progress] | None = None  # time of its last report, and the progress not yet journaled
     last_told: float | None = None  # when this attempt's last progress line was journaled
     looked: float | None = None  # when what it waits for before its first step was last looked at (groups/reports.py)

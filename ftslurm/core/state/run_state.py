@@ -32,6 +32,7 @@ class RunState(Value):
     table: UnitTable
     allocation: Allocation = Allocation("", ())  # the controller's own; without nodes in array mode: jobs provide all
     held: tuple[Ended, ...] = ()  # ended steps whose verdict waits (rules._holds)
+    doubted: float = 0.0  # Slurm is asked until then whether the controller's own job ends
     parked: Map[str, int] = Map()  # the last attempts of groups that `ftslurm scale` has removed
     lineage: Lineage = field(default=Lineage())
     job_pool: JobPool = field(default=JobPool())

@@ -42,7 +42,6 @@ def _keys(unit: Unit | None) -> frozenset[Key]:
             Trait.WAITING: unit.waits_for is not None,
             Trait.HAS_FAILED: unit.exits,
             Trait.RETIRED: unit.retired,
-            Trait.TOLD: current.told is not None,
             Trait.PARTED: unit.phase is Phase.RUNNING and 0 < len(current.over | current.done) < len(unit.pulses),
         }
         keys |= {unit.phase, *(trait for trait, has in traits.items() if has)}

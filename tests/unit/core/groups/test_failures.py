@@ -78,7 +78,7 @@ def test_a_cancelled_step_whose_worker_reports_sigterm_before_srun_has_said_why_
     slurm = config(cluster={"kind": "slurm"})
     told = ev.TaskFailed(B0, Evidence(None, "n2", cause=Cause.CANCELLED, error="Slurm cancelled the step (scancel)"))
     term = (30, ev.TaskFailed(B0, Evidence(0, None, signal=15)))
-    story = play(*RUNNING, term, (30.3, told), (30.4, ev.Ended(B0, code=143)), config=slurm)
+    story = play(*RUNNING, term, (30.3, told), (30.4, ev.Ended(B0, code=143), ev.Explained(False)), config=slurm)
     assert story.all(act.Kill) == []
     (end,) = story.records("step_exited")
     assert end["cause"] == "cancelled"

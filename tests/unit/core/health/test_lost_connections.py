@@ -7,7 +7,7 @@ import said
 from histories import Moment, Story, beats, config, granted, is_a, merged, play, ready, stepped, store
 from steps import A0, B0, B1, LIGHT0, URL
 
-from ftslurm.core.jobs.queue import TOLD_S
+from ftslurm.core.reduce import DOUBTS_S
 from ftslurm.core.state import actions as act
 from ftslurm.core.state import events as ev
 from ftslurm.core.state.model import Evidence
@@ -222,12 +222,12 @@ def test_what_srun_ends_after_an_io_error_waits_for_a_look_at_the_silent_node(
     assert next_nodes(story) == (nodes or ("n3", "n4"))
 
 
-def test_a_cancelled_step_whose_nodes_all_speak_is_told_as_cancelled_once_slurm_may_have_said_why() -> None:
+def test_a_cancelled_step_whose_nodes_all_speak_counts_as_cancelled_once_it_is_known_that_the_job_goes_on() -> None:
     story = aborted_at_20(
         (20, srun_says(CANCELLED, KILLED, KILLED.replace("n3", "n4"))), (20.2, ev.Ended(B0, 137)), until=22
     )
     assert story.all(act.Probe) == []
-    assert [time for time, action in story.done if getattr(action, "event", "") == "step_exited"] == [20 + TOLD_S]
+    assert [time for time, action in story.done if getattr(action, "event", "") == "step_exited"] == [20 + DOUBTS_S]
     assert verdict(story)[0] == "cancelled"
 
 

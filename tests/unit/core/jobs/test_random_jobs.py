@@ -33,6 +33,11 @@ HISTORIES = 3  # in each block
 BLOCKS = numbers(2, 8)
 TROUBLE_S, PEACE_S = 300.0, 700.0
 ENDS = ("CANCELLED", "TIMEOUT", "NODE_FAIL", "PREEMPTED", "COMPLETED")
+SIGNS = [  # of a step that Slurm ends with its job
+    Evidence(cause=Cause.CANCELLED, error="Slurm cancelled the step (scancel)"),
+    Evidence(cause=Cause.PREEMPTED, error="Slurm cancelled the step due to preemption"),
+    Evidence(0, code=143, cause=Cause.LEFT_ON_SIGTERM),
+]
 
 
 @dataclass
@@ -54,6 +59,7 @@ class Slurm:
         self.config = array_config(groups={"count": self.dice.randint(2, 4), "max": 5})
         self.config.cluster.requeue = self.dice.random() < 0.7
         self.wishes = random.Random(seed)
+        self.signs = random.Random(f"signs {seed}")
         self.jobs: dict[str, Truth] = {}
         self.live: dict[StepId, str] = {}  # in which job
         self.begun: set[StepId] = set()  # their scripts run
@@ -114,6 +120,8 @@ class Slurm:
 
     def steps_end(self, job: Truth, now: float) -> None:
         for step in [step for step, name in self.live.items() if name == job.name]:
+            for sign in self.signs.sample(SIGNS, self.signs.randint(0, 1)):
+                self.later(now + self.signs.uniform(0, 0.5), ev.TaskFailed(step, sign))
             if self.dice.random() < 0.7:  # else its srun hangs
                 self.later(now + self.dice.uniform(0.1, 2), ev.Ended(step, code=137, checkpoint=FOREIGN))
 
@@ -166,6 +174,18 @@ class Slurm:
                 self.later(soon, ev.Ended(step, code=143, checkpoint=FOREIGN))
 
 
+def check_causes(story: Story) -> None:
+    """Check that who reads the journal sees for each end the one cause with which the restart policy counts it."""
+    told = {(line["group"], line["attempt"]): line for line in story.records("step_exited") if line["launched"]}
+    for line in story.records("cause_corrected"):
+        end = told[line["group"], line["attempt"]]
+        assert end["cause"] == line["was"] != line["cause"], line
+        told[line["group"], line["attempt"]] = {**end, "cause": line["cause"]}
+    for unit in story.state.groups:
+        counted = {(unit.group, end.attempt): end.cause.value for end in unit.exits if end.launched}
+        assert counted == {key: told[key]["cause"] for key in counted}
+
+
 def live_through(seed: int, kind: type[Story] = Story, **more: Any) -> Story:
     slurm = Slurm(seed)
     config = slurm.config
@@ -182,6 +202,7 @@ def live_through(seed: int, kind: type[Story] = Story, **more: Any) -> Story:
                 there = sum(lasts(turn, job) for job in turn.jobs)
                 asked = sum(asking.count for asking in story.state.job_pool.asking.values())
                 assert there + asked <= wanted(turn, 0), f"at {now}: two jobs for one group"
+        check_causes(story)
         places = [u.place for u in story.state.groups if u.phase in LIVE]
         assert len({(place.allocation, place.nodes) for place in places}) == len(places)
     if story.outcome() is not None:  # no group held the state any more, or sbatch refused too often

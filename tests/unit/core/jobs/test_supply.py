@@ -33,11 +33,13 @@ from histories import (
 from steps import A0, A1, ANN, B0, B1
 
 from ftslurm.config.schema import Range
+from ftslurm.core.groups.restart import GiveUp, RestartAt, judge
+from ftslurm.core.jobs import queue
 from ftslurm.core.jobs.supply import over as left_at_the_end
 from ftslurm.core.rules import decide
 from ftslurm.core.state import actions as act
 from ftslurm.core.state import events as ev
-from ftslurm.core.state.model import Evidence, Job, JobPool, Out, Phase
+from ftslurm.core.state.model import Evidence, Exit, Job, JobPool, Out, Phase
 from ftslurm.protocol import messages as msg
 from ftslurm.protocol.causes import Cause
 
@@ -274,6 +276,12 @@ def test_a_preempted_pilot_is_left_and_requeued_once_unless_slurm_does_so_itself
     assert requests(by_slurm) == [FIRST]
 
 
+def causes(story: Story) -> dict[tuple[int, int], str]:
+    """Return why each attempt of a group ended, as the journal says at last."""
+    lines = (*story.records("step_exited"), *story.records("cause_corrected"))
+    return {(line["group"], line["attempt"]): line["cause"] for line in lines}
+
+
 SCANCEL = ev.TaskFailed(B0, Evidence(None, "n2", cause=Cause.CANCELLED, error="Slurm cancelled the step (scancel)"))
 DRAWN = ev.TaskFailed(
     B0, Evidence(None, "n2", cause=Cause.PREEMPTED, error="Slurm cancelled the step due to preemption")
@@ -288,9 +296,47 @@ def test_a_pilot_that_is_cancelled_says_only_sigterm_and_its_step_says_why(first
     story = play(
         *AT_WORK, *at_12, (12.3, ev.Ended(B0, 143), seen(12.2, BOTH[0], over("90_1", "COMPLETING"))), config=ARRAY
     )
-    story.wait(16)
-    assert sign.evidence.cause is not None
-    assert story.records("step_exited")[-1]["cause"] == sign.evidence.cause.value
+    state = "CANCELLED" if sign is SCANCEL else "PREEMPTED"
+    story.turn(14, [seen(13.9, BOTH[0], over("90_1", state))])
+    assert len(story.records("step_exited")) == 1
+    assert causes(story) == {(1, 0): state.lower()}
+
+
+TERMED = ev.TaskFailed(B0, Evidence(0, "n2", code=143, cause=Cause.LEFT_ON_SIGTERM))
+OF_STATES = {"CANCELLED": "cancelled", "TIMEOUT": "time_limit", "PREEMPTED": "preempted"}
+
+
+@pytest.mark.parametrize("state", OF_STATES)
+@pytest.mark.parametrize(
+    "first", [[], [SCANCEL], [DRAWN], [TERMED], [PREEMPTED], [PREEMPTED, SCANCEL], [TERMED, PREEMPTED]]
+)
+@pytest.mark.parametrize("late_s", [-0.1, 0.0, 1.0, 100.0])
+def test_an_end_has_the_cause_that_slurm_gives_its_job_if_it_says_so_soon(
+    state: str, first: list[ev.Event], late_s: float
+) -> None:
+    said_at = 13 + late_s
+    words, ends = seen(said_at - 0.05, BOTH[0], over("90_1", state)), ev.Ended(B0, 143)
+    config = array_config(restart={"max_per_group": 1})
+    moments = sorted([(12.0, *first), (13.0, ends), (said_at, words)], key=lambda moment: moment[0])
+    story = play(*AT_WORK, *moments, config=config)
+    corrected = story.records("cause_corrected")
+    assert len(story.records("step_exited")) == 1  # at once, and once
+    if late_s > queue.CORRECTS_S:
+        assert corrected == []
+        return
+    assert causes(story) == {(1, 0): OF_STATES[state]}
+    assert [line["was"] for line in corrected] == [story.records("step_exited")[0]["cause"]] * len(corrected)
+    assert not corrected or late_s >= 0
+    assert story.unit(B0).exits[-1].cause.value == OF_STATES[state]
+    decision = judge([*story.unit(B0).exits, Exit(1, said_at, Cause.KILLED, ("n2",))], config.restart, 60.0)
+    assert isinstance(decision, RestartAt)  # that end has cost no restart
+
+
+def test_an_end_that_slurm_may_still_correct_gives_no_group_up() -> None:
+    config = array_config(restart={"max_per_group": 1})
+    ends = (Exit(0, 10.0, Cause.KILLED, ("n2",)), Exit(1, 12.0, Cause.LEFT_ON_SIGTERM, ("n2",)))
+    assert isinstance(judge(ends, config.restart, 60.0), RestartAt)
+    assert isinstance(judge([*ends, Exit(2, 13.0, Cause.KILLED, ("n2",))], config.restart, 60.0), GiveUp)
 
 
 @pytest.mark.parametrize("first", ["its pilot", "squeue"])

@@ -1,9 +1,9 @@
 """The Manager of a run: `from torchft import Manager` gives the script RunManager.
 
-It is torchft's, and each override calls torchft's own method. What it adds: progress.py and unhealed.py look on;
-lineage_guard.py checks each answer about a quorum before torchft uses it; the first error of a step ends what the
-process group does (group_end.py); one of torch's own meets the others in the quorum's store (native_group.py). Import
-it late: it imports torchft.
+It is torchft's, and each override calls torchft's own method. What it adds: progress.py, unhealed.py and commits.py
+look on; lineage_guard.py checks each answer about a quorum before torchft uses it; the first error of a step ends what
+the process group does (group_end.py); one of torch's own meets the others in the quorum's store (native_group.py).
+Import it late: it imports torchft.
 """
 
 from __future__ import annotations
@@ -50,6 +50,7 @@ class RunManager(Base):  # type: ignore[misc]
             self._apply_pending_state_dict()
         if self._ftslurm.compared is not None:
             self._ftslurm.compared.step_begins(self)
+        self._ftslurm.commits.step_begins()
         self._ftslurm.progress.seeks_quorum(self)
         super().start_quorum(*args, **kwargs)
 
@@ -105,6 +106,7 @@ class RunManager(Base):  # type: ignore[misc]
         at that moment: the process dies of SIGSEGV.
         """
         self._ftslurm.progress.reduces(self, tensor)
+        self._ftslurm.commits.averaged = True
         group = self._pg
         if getattr(tensor, "requires_grad", False):
             tensor = tensor.detach()
@@ -138,6 +140,7 @@ class RunManager(Base):  # type: ignore[misc]
         if compared is not None and committed:
             compared.has_committed(self)
         self._ftslurm.progress.has_voted(self, committed)
+        self._ftslurm.commits.has_voted(self, committed)
         return committed
 
 

@@ -39,6 +39,7 @@ from ftslurm.worker import (
     script,
     torchft_patches,
 )
+from ftslurm.worker.commits import Commits
 from ftslurm.worker.lineage_guard import LineageGuard
 from ftslurm.worker.parameter_sessions import Sessions
 from ftslurm.worker.private_names import Patch
@@ -61,6 +62,7 @@ class Watchers:
     progress: Observer
     lineage: LineageGuard
     unhealed: Watch
+    commits: Commits
     quorums: BrokenQuorums
     sessions: Sessions
     compared: Comparison | None = None  # None: health.compare_every is 0, or this torchft does not fit
@@ -250,9 +252,11 @@ def import_everything(task: Task, channel: Channel) -> Watchers:
         progress=Observer(channel.say, position=task.position),
         lineage=lineage,
         unhealed=Watch(channel.warn),
+        commits=Commits(channel.warn),
         quorums=BrokenQuorums(lineage.managers, task.position),
         sessions=Sessions(),
     )
+    watchers.commits.install()
     installs = torchft_patches.INSTALLS | {
         Patch.MANAGERS: lambda: closed_servers.close_managers(task.gateway),
         Patch.PROCESS_GROUPS: lambda: closed_servers.close_process_groups(task.gateway),

@@ -20,6 +20,7 @@ from typing import Any
 from ftslurm.guard import guard, kernel_log, processes
 from ftslurm.security import owned_files
 from ftslurm.worker import lineage_guard, quorum_abort, session
+from ftslurm.worker.commits import Commits
 from ftslurm.worker.parameter_sessions import Sessions
 
 PATIENCE_S = 20.0
@@ -195,6 +196,7 @@ if __name__ == "__main__":
             _Observer(),  # type: ignore[arg-type]
             lineage_guard.LineageGuard(lambda _: None),
             _Watch(),  # type: ignore[arg-type]
+            Commits(print),
             quorum_abort.BrokenQuorums((), task.position),
             Sessions(),
             left_out=[words for words in [os.environ.get("LEFT_OUT", "")] if words],

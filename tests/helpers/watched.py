@@ -8,6 +8,7 @@ from typing import Any
 from ftslurm.protocol import messages
 from ftslurm.protocol.position import Position
 from ftslurm.worker import patch_fit, torchft_patches
+from ftslurm.worker.commits import Commits
 from ftslurm.worker.lineage_guard import LineageGuard
 from ftslurm.worker.parameter_sessions import Sessions
 from ftslurm.worker.progress import Observer
@@ -24,7 +25,7 @@ def watchers(
     """Return watchers that refuse nothing, unless they are given a lineage guard."""
     lineage = lineage or LineageGuard(print)
     quorums = BrokenQuorums(lineage.managers, Position())
-    return Watchers(Observer(report, Position()), lineage, Watch(warn), quorums, Sessions())
+    return Watchers(Observer(report, Position()), lineage, Watch(warn), Commits(warn), quorums, Sessions())
 
 
 def manager_class(watching: Watchers | None = None) -> Any:

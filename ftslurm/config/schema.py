@@ -244,9 +244,9 @@ class HealthConfig:
     # checkpoint), and than a heal.
     hang_after_s: float | Literal["auto"] = limited(AUTO, 0, MAX_TIME)
     # Steps (syncs of LocalSGD and DiLoCo) from one comparison of the groups to the next: all must have the same weights
-    # and the same state of the optimizer, bit by bit. 0: off. Not for groups that differ: on GPUs of several kinds. The
-    # page "silent-errors" has more.
-    compare_every: int = limited(0, 0)
+    # and the same state of the optimizer, bit by bit. 0: off. auto: 100 if that costs less than 1 %; groups that differ
+    # are told, and not ended, since this may be what the script does. The page "silent-errors" has more.
+    compare_every: int | Literal["auto"] = limited(AUTO, 0)
     # What is compared: patterns of the names in the state that the Manager heals others with, as [default.model.*].
     # Default: the weights that an optimizer of torch trains, and their state in it.
     compare_parts: list[str] = field(default_factory=list)

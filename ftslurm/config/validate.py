@@ -219,8 +219,9 @@ def _check_times(config: Config) -> Iterator[str]:
 
 
 def _check_comparison(config: Config) -> Iterator[str]:
-    if config.health.compare_every > 0 and config.independent:
-        yield f"health.compare_every={config.health.compare_every} with lighthouse.kind=none: groups share no weights"
+    every = config.health.compare_every
+    if every not in (AUTO, 0) and config.independent:
+        yield f"health.compare_every={every} with lighthouse.kind=none: groups share no weights"
 
 
 def _check_faults(config: Config) -> Iterator[str]:

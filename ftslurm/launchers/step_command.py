@@ -110,7 +110,8 @@ def environment(config: Config, run: RunDir, launch: Launch, base: Mapping[str, 
     Variables that torch reads during its import must be here, the user's among them.
     """
     torchft, secrets, ours = config.torchft, config.job.secrets, config.lighthouse.kind == "ftslurm"
-    every, parts = config.health.compare_every, config.health.compare_parts  # worker/comparison.py
+    every = 0 if config.independent else config.health.compare_every  # worker/comparison.py
+    parts = config.health.compare_parts
     if launch.id.unit == LIGHTHOUSE:
         base, secrets = secret_variables.without(secrets, base), []
     return {

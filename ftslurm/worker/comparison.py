@@ -20,7 +20,10 @@ from __future__ import annotations
 import fnmatch
 import functools
 import importlib
+import sys
+import time
 from collections.abc import Callable, Sequence
+from math import inf
 from threading import Thread
 from typing import Any
 from weakref import WeakKeyDictionary, WeakSet
@@ -42,6 +45,9 @@ CHANGES = (
     "or an optimizer in a thread of its own. Name what is complete when the next step begins with health.compare_parts"
 )
 SEVERAL = f"{_NOT}: the script has several Managers"
+USUAL = 100  # steps from one digest to the next
+MOST = 0.01  # share of the time that digests may cost nobody has asked for
+NEVER = sys.maxsize
 FRAGMENT = "StreamingDiLoCoFragment_"  # how the names of DiLoCo's state begin
 
 
@@ -52,15 +58,18 @@ class Comparison(Onlooker):
     Args:
         warn: told of what keeps it from comparing, once.
         position: where the guard leaves the drills.
-        every: steps from one digest to the next.
+        every: steps from one digest to the next; None: USUAL, until that costs more than MOST of the time.
         parts: as in digest.chosen.
     """
 
-    def __init__(self, warn: Callable[[str], None], position: Position, every: int, parts: Sequence[str] = ()) -> None:
+    def __init__(
+        self, warn: Callable[[str], None], position: Position, every: int | None, parts: Sequence[str] = ()
+    ) -> None:
         super().__init__()
         self.report: Callable[[int, str], None] = lambda *_: None  # step, digest; called in a thread
         self._warn = warn
-        self._position, self._every, self._parts = position, every, parts
+        self._position, self._every, self._parts = position, every or USUAL, parts
+        self._most, self._cost_s, self._since = inf if every else MOST, 0.0, time.monotonic()  # since the last digest
         self._committed: WeakKeyDictionary[Any, int] = WeakKeyDictionary()  # the last step, of each Manager
         self._apart = False
         self._optimizers: WeakSet[Any] = WeakSet()
@@ -110,12 +119,14 @@ class Comparison(Onlooker):
         """Begin the digest that is due, but for LocalSGD, whose weights have changed since the last sync."""
         self._wait()
         if not self._apart or _fragments(manager):
+            began = time.monotonic()
             self._begin(manager)
+            self._cost_s += time.monotonic() - began
 
     def _begin(self, manager: Any) -> None:
         """Begin the digest that is due, after the drill: the rounding of a later step might hide the bit again."""
         step = manager._step
-        if step % self._every or self._committed.get(manager) != step:
+        if step % self._every or self._committed.get(manager) != step or self._is_costly():
             return
         if len(self._committed) > 1:
             self._tell(SEVERAL)
@@ -141,10 +152,22 @@ class Comparison(Onlooker):
         self._thread = Thread(target=on_this_device(self._take), args=(step, tensors))
         self._thread.start()
 
+    def _is_costly(self) -> bool:
+        """Return whether the last digest has cost too much, as where the script gathers its state to show it."""
+        now = time.monotonic()
+        if self._cost_s > self._most * (now - self._since):
+            self._tell(f"{_NOT}: that costs more than {MOST:.0%} of the time; set a number of steps")
+            self._every = NEVER
+            return True
+        self._cost_s, self._since = 0.0, now
+        return False
+
     def _wait(self) -> None:
         if self._thread is not None:
+            began = time.monotonic()
             self._thread.join()
             self._thread = None
+            self._cost_s += time.monotonic() - began
 
     def _take(self, step: int, tensors: dict[str, Any]) -> None:
         try:

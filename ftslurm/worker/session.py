@@ -280,8 +280,9 @@ def compare(watchers: Watchers, task: Task, channel: Channel) -> None:
         return
     from ftslurm.worker.comparison import Comparison  # imports torch
 
-    every, parts = int(os.environ["FTSLURM_COMPARE_EVERY"]), os.environ["FTSLURM_COMPARE_PARTS"].split()
-    watchers.compared = Comparison(channel.warn, task.position, every, parts)
+    every, parts = os.environ["FTSLURM_COMPARE_EVERY"], os.environ["FTSLURM_COMPARE_PARTS"].split()
+    warn = complain if every == "auto" else channel.warn  # what was not asked for may fail
+    watchers.compared = Comparison(warn, task.position, None if every == "auto" else int(every), parts)
 
 
 def end_before_step(channel: Channel, reason: str) -> NoReturn:

@@ -3,8 +3,10 @@
 The same ranks of all groups are compared, each after the same step, as soon as more than half of the groups that train
 are equal, or all have reported. Groups that differ from a majority are brought down; they heal from it elsewhere.
 Without a majority nobody knows which are wrong: people are told, and nothing is judged until these groups are equal
-again, since one that heals meanwhile has the weights of one of them. What an attempt has reported counts while it runs,
-so a group that is back, and a history that a full restart has undone, are not compared with what was before.
+again, since one that heals meanwhile has the weights of one of them. With `auto` nobody has asked for a comparison, and
+groups may differ by the script's design: people are told, and no group is ended. What an attempt has reported counts
+while it runs, so a group that is back, and a history that a full restart has undone, are not compared with what was
+before.
 """
 
 from __future__ import annotations
@@ -12,6 +14,7 @@ from __future__ import annotations
 from itertools import islice
 from typing import Any, TypeAlias
 
+from ftslurm.config.schema import AUTO
 from ftslurm.core.state import errands
 from ftslurm.core.state.actions import DistrustCheckpoints
 from ftslurm.core.state.model import Compared, Evidence, Phase, Trait, Unit, replace
@@ -88,10 +91,13 @@ def _judge(turn: Turn, rank: int, compared: Compared, late: list[Unit]) -> None:
     majority = 2 * len(most) > len(running) + len(late)
     differ = [pair for pairs in alike.values() if pairs is not most or not majority for pair in pairs]
     differ.sort(key=lambda pair: pair[0].group_id)
-    if majority:
+    if majority and turn.config.health.compare_every != AUTO:
         _condemn(turn, rank, compared.step, differ, len(most))
     elif not late:
-        _tell(turn, rank, compared.step, differ)
+        told = frozenset((unit.name, unit.attempt) for unit, _, _ in running)
+        turn.set(comparisons=replace(turn.state.comparisons, told=told, rank=rank))
+        which = f"{len(most)} groups are equal" if majority else "no majority shows which are wrong"
+        _tell(turn, rank, compared.step, differ, which)
 
 
 def agreed(turn: Turn, rank: int) -> int:
@@ -109,14 +115,9 @@ def _condemn(turn: Turn, rank: int, step: int, wrong: Tasks, equal: int) -> None
         turn.attempt(stop(turn, unit, Cause.DIVERGED, sign), agreed=agreed(turn, rank))
 
 
-def _tell(turn: Turn, rank: int, step: int, differ: Tasks) -> None:
-    """Tell people once that groups differ, and that nothing shows which are right."""
-    known = turn.state.comparisons
-    told = frozenset((unit.name, unit.attempt) for unit, _ in differ)
-    turn.set(comparisons=replace(known, told=told, rank=rank))
-    reason = (
-        f"after step {step} weights or optimizer differ, and no majority shows which are wrong: {_named(differ, rank)}"
-    )
+def _tell(turn: Turn, rank: int, step: int, differ: Tasks, which: str) -> None:
+    """Tell people that groups differ, and what shows which are right."""
+    reason = f"after step {step} weights or optimizer differ, and {which}: {_named(differ, rank)}"
     _write(turn, rank, step, differ, 0, reason)
     if turn.config.health.on_divergence == "stop":
         for unit in turn.state.groups:  # one that is down now may have been wrong, too

@@ -144,7 +144,10 @@ def test_every_number_of_the_configuration_has_a_smallest_value() -> None:
         ({**SERVED, "groups__min": 2}, ["groups.min=2", "groups.serve"]),
         # comparisons
         ({"lighthouse__kind": "none", "health__compare_every": 1}, ["health.compare_every=1", "lighthouse.kind=none"]),
-        ({"faults__plan": [Fault(kind="corrupt", group=0, at=5)]}, ["faults", "corrupt", "health.compare_every=0"]),
+        (
+            {"faults__plan": [Fault(kind="corrupt", group=0, at=5)], "health__compare_every": 0},
+            ["faults", "corrupt", "health.compare_every=0"],
+        ),
         ({"health__on_divergence": "maybe"}, ["health.on_divergence=maybe"]),
         ({"health__compare_every": -1}, ["health.compare_every=-1"]),
         # drills

@@ -178,6 +178,8 @@ def test_every_task_knows_its_run_and_torchfts_time_outs() -> None:
         "FTSLURM_CHECKPOINT_DIR": "/scratch/it's a run/ddp-1/checkpoints",
         "FTSLURM_CHECKPOINT_KEEP": "3",
         "FTSLURM_CHECKPOINT_EVERY": "0",
+        "FTSLURM_COMPARE_EVERY": "auto",
+        "FTSLURM_COMPARE_PARTS": "",
         "OMP_NUM_THREADS": "1",
         "WANDB_API_KEY": SECRET,
     }
@@ -401,6 +403,10 @@ def test_no_value_of_job_env_is_on_a_command_line() -> None:
 
 def test_workers_learn_what_is_compared_and_how_often_only_if_it_is() -> None:
     made = config()
+    assert environment(made)["FTSLURM_COMPARE_EVERY"] == "auto"
+    made.lighthouse.kind = "none"
+    assert [name for name in environment(made) if "COMPARE" in name] == []
+    made.lighthouse.kind, made.health.compare_every = "ftslurm", 0
     assert [name for name in environment(made) if "COMPARE" in name] == []
     made.health.compare_every, made.health.compare_parts = 50, ["*.model.*", "ema"]
     got = environment(made)

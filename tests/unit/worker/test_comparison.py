@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+import time
 from collections.abc import Callable
 from types import SimpleNamespace
 from typing import Any
@@ -14,14 +15,15 @@ from torchft.local_sgd import DiLoCo, LocalSGD
 from torchft_managers import run_manager
 
 from ftslurm.protocol.position import Position
-from ftslurm.worker import digest
+from ftslurm.worker import comparison, digest
+from ftslurm.worker.commits import Commits
 from ftslurm.worker.comparison import Comparison
 
 
 class Training:
     """A model with torchft's Manager as far as the comparison sees it: no network, and the test says what commits."""
 
-    def __init__(self, every: int = 2, parts: tuple[str, ...] = (), size: int = 8) -> None:
+    def __init__(self, every: int | None = 2, parts: tuple[str, ...] = (), size: int = 8) -> None:
         class Manager:
             _step, _client, _quorum_future, _healing, _pending_state_dict = 0, None, None, False, None
             _pg, _use_async_quorum = None, False
@@ -64,7 +66,7 @@ class Training:
         self.compared.report = lambda *told: self.reports.append(told)
         progress = SimpleNamespace(seeks_quorum=bool, votes=bool, has_voted=lambda *_: None, reduces=lambda *_: None)
         watchers = SimpleNamespace(progress=progress, compared=self.compared, unhealed=SimpleNamespace())
-        watchers.quorums = SimpleNamespace(cover=bool)
+        watchers.quorums, watchers.commits = SimpleNamespace(cover=bool), Commits(print)
         self.kind = run_manager(SimpleNamespace(Manager=Manager), watchers)
         self.weight = torch.nn.Parameter(torch.arange(float(size)))
         self.optimizer = torch.optim.SGD([self.weight], lr=0.5, momentum=0.9)
@@ -327,6 +329,26 @@ def test_what_cannot_be_compared_is_told_once_and_stops_nothing() -> None:
     broken.train(4)
     assert broken.manager._step == 4
     assert [("ZeroDivisionError" in text) for text in broken.warnings] == [True]
+
+
+@pytest.mark.parametrize("slow", [False, True])
+def test_nobody_pays_for_a_comparison_that_was_not_asked_for(slow: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(comparison, "USUAL", 4)
+    monkeypatch.setattr(comparison, "MOST", 0.2)
+    training = Training(every=None)
+    state = training.state
+
+    def gathers() -> Any:
+        time.sleep(0.05 if slow else 0)
+        return state()
+
+    training.state = gathers  # type: ignore[method-assign]
+    for _ in range(20):
+        time.sleep(0.01)
+        training.step()
+    training.over()
+    assert len(training.reports) == (1 if slow else 4)
+    assert ["costs more than 20%" in text for text in training.warnings] == [True] * slow
 
 
 def test_named_parts_are_compared_whatever_they_are() -> None:

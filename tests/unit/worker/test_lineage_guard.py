@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 from torchft_managers import fake_torchft_client, run_manager
 
+from ftslurm.worker.commits import Commits
 from ftslurm.worker.lineage_guard import LineageGuard
 
 
@@ -157,5 +158,6 @@ def watched(answer: dict[str, Any], step: int = 0, floor: int = 0) -> Any:
     history.floor = floor
     progress = SimpleNamespace(seeks_quorum=bool, has_quorum=bool)
     watchers = SimpleNamespace(lineage=history, progress=progress, unhealed=SimpleNamespace(), compared=None)
+    watchers.commits = Commits(print)
     watchers.quorums = SimpleNamespace(cover=bool, joined=SimpleNamespace())
     return run_manager(fake_torchft_client(answer, step), watchers)()

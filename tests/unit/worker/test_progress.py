@@ -17,6 +17,7 @@ from ftslurm.checkpoint.devices import on_this_device
 from ftslurm.protocol import messages
 from ftslurm.protocol.position import Position
 from ftslurm.protocol.stages import Stage
+from ftslurm.worker.commits import Commits
 from ftslurm.worker.pace import STEPS
 from ftslurm.worker.progress import Observer
 
@@ -35,6 +36,7 @@ class Run:
         )
         lineage = SimpleNamespace(managers=WeakSet())
         watchers = SimpleNamespace(progress=self.observer, lineage=lineage, unhealed=SimpleNamespace(), compared=None)
+        watchers.commits = Commits(print)
         watchers.quorums = SimpleNamespace(cover=bool)
         self.Manager = run_manager(fake_torchft(), watchers)
         self.manager = self.Manager()

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 import said
-from histories import Moment, Story, config, granted, killed, play, ready, stepped, store
+from histories import Moment, Story, config, finished, granted, killed, play, ready, stepped, store
 from steps import A0, ANN, B0, C0, LIGHT0, URL
 
 from ftslurm.core.health.divergence import KEPT
@@ -159,6 +159,17 @@ def test_without_a_majority_people_are_told_once_and_the_training_goes_on() -> N
     assert "n2" in found["reason"]
     assert wrong(story) == []
     assert story.outcome() is None
+
+
+@pytest.mark.parametrize("digests", [[GOOD, BAD, GOOD], [GOOD, BAD, WORSE]])
+def test_a_comparison_that_nobody_asked_for_ends_no_group_and_tells_people_once(digests: list[str]) -> None:
+    later = [(10.0 * n, reports(100 * n, digests)) for n in range(1, 5)]
+    auto = settings(compare_every="auto")
+    story = play(*trains(), *later, (60, [finished(attempt(group)) for group in range(3)]), config=auto)
+    (found,) = story.records("replicas_differ")
+    assert (found["step"], found["equal"], 1 in found["groups"]) == (100, 0, True)
+    assert [record["cause"] for record in story.records("step_exited") if record["group"] is not None] == ["ok"] * 3
+    assert (story.outcome(), story.reason()) == ("succeeded", "all groups finished; groups differ, see the warning")
 
 
 def test_groups_that_were_equal_again_are_told_of_when_they_differ_again() -> None:

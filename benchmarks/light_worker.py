@@ -33,7 +33,6 @@ from ftslurm.guard.gateway import Gateway
 from ftslurm.lighthouse.stock import load_native
 from ftslurm.protocol import addresses
 from ftslurm.worker import closed_servers, lineage_guard, progress, session, warmup
-from ftslurm.worker.commits import Commits
 from ftslurm.worker.parameter_sessions import Sessions
 
 TIMEOUT = timedelta(seconds=60)
@@ -178,7 +177,7 @@ def watch(task: guard.Task, channel: session.Channel) -> session.Watchers:
             lambda reason: session.end_before_step(channel, reason), lambda: task.position.reached
         ),
         unhealed=SimpleNamespace(install=lambda: None, ended=lambda: None),  # type: ignore[arg-type]
-        commits=Commits(channel.warn),
+        commits=SimpleNamespace(install=bool, step_begins=bool, has_voted=lambda *_: None),  # type: ignore[arg-type]
         quorums=SimpleNamespace(listen_to=bool, cover=bool, install=bool, joined=SimpleNamespace()),  # type: ignore[arg-type]
         sessions=Sessions(),
     )

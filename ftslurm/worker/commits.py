@@ -91,7 +91,8 @@ class Commits(Onlooker):
         found = list[Any]()
         for optimizer in self._optimizers:
             for group in optimizer.param_groups:
-                local = [getattr(weight, "_local_tensor", weight).detach() for weight in group["params"]]
+                every = (weight.detach() for weight in group["params"])
+                local = [weight.to_local() if hasattr(weight, "to_local") else weight for weight in every]
                 found.append([weight._version for weight in local])
                 found.append(local[0].reshape(-1)[:COMPARED].tolist())
         return found

@@ -183,6 +183,7 @@ def install(watchers: Watchers) -> None:
     """Put RunManager in the place of torchft's class wherever a module has it by its name."""
     RunManager._ftslurm = watchers
     watchers.unhealed.install()
+    watchers.commits.install()
     watchers.quorums.install()
     for module in list(sys.modules.values()):
         if getattr(module, "__dict__", {}).get("Manager") is Base:

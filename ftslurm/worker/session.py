@@ -256,7 +256,6 @@ def import_everything(task: Task, channel: Channel) -> Watchers:
         quorums=BrokenQuorums(lineage.managers, task.position),
         sessions=Sessions(),
     )
-    watchers.commits.install()
     installs = torchft_patches.INSTALLS | {
         Patch.MANAGERS: lambda: closed_servers.close_managers(task.gateway),
         Patch.PROCESS_GROUPS: lambda: closed_servers.close_process_groups(task.gateway),

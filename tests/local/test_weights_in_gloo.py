@@ -45,7 +45,7 @@ def write():
 
 shared, average, weight = [None], torch.ones(64), torch.nn.Parameter(torch.zeros(64))
 watchers = SimpleNamespace(progress=SimpleNamespace(reduces=lambda *_: None), quorums=SimpleNamespace(cover=id))
-watchers.unhealed = SimpleNamespace()
+watchers.unhealed, watchers.commits = SimpleNamespace(), SimpleNamespace()
 manager = run_manager(SimpleNamespace(Manager=Manager), watchers)()
 threading.Thread(target=write, daemon=True).start()
 sys.setswitchinterval(1e-6)

@@ -16,7 +16,7 @@ from typing import Any, cast
 
 from ftslurm.config.schema import Config, fixed_standbys
 from ftslurm.core import assignments, leaving, orders, slow, user_requests
-from ftslurm.core.groups import fault_drills, launching, reports, standby
+from ftslurm.core.groups import fault_drills, finishing, launching, reports, standby
 from ftslurm.core.groups.exits import given_up, last_failure, missed, part, revoke, too_late
 from ftslurm.core.groups.launching import over_from
 from ftslurm.core.health import (
@@ -187,8 +187,12 @@ def _expire(turn: Turn) -> None:
         if (why := _late(turn, unit)) is not None:
             sign = Evidence(error=why, cause=Cause.START_TIMEOUT)
             stop(turn, unit, Cause.START_TIMEOUT, sign)
-        elif not over or unit.group is None or unit.joined or unit.adopting:
+        elif not over or unit.group is None or unit.adopting:
             continue
+        elif unit.joined:
+            if finishing.is_stranded(turn, unit):
+                error = f"at step {unit.current.step} it can heal from nobody: the others have finished"
+                stop(turn, unit, Cause.CANCELLED, Evidence(error=error))
         elif unit.phase is Phase.PENDING:
             given_up(turn, unit, too_late(turn))
         elif unit.phase in RUNS:

@@ -86,7 +86,21 @@ def train(turn: Turn, but: Unit | None = None) -> bool:
     if turn.lineage.step >= (turn.config.job.total_steps or inf):
         return False
     names = (name for name in turn.table.names(Trait.JOINED) if but is None or name != but.name)  # in any order
-    return any(len(unit.current.done) < len(unit.current.hosts) for unit in map(turn.unit, names))
+    units = (unit for unit in map(turn.unit, names) if len(unit.current.done) < len(unit.current.hosts))
+    return any(not is_stranded(turn, unit) for unit in units)
+
+
+def is_stranded(turn: Turn, unit: Unit) -> bool:
+    """Return whether a group has asked for a quorum at an earlier step than the run's, after another has finished.
+
+    It heals from a group that trains; if all others have finished, it never gets a quorum.
+    """
+    finished = turn.table.in_phase(Phase.SUCCEEDED)
+    if not finished or turn.lineage.resuming or turn.lineage.lost is not None:
+        return False
+    since = max(one.exits[-1].time for one in finished)
+    asks = (pulse for pulse in unit.pulses if pulse is not None and pulse.stage is Stage.SEEKING_QUORUM)
+    return any(pulse.time > since and (pulse.step or 0) < turn.lineage.step - 1 for pulse in asks)
 
 
 def answer(turn: Turn, unit: Unit, end: End | None = None) -> Answer:

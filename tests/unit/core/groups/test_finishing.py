@@ -285,3 +285,23 @@ def test_a_group_that_is_ending_is_not_told_to_be_silent() -> None:
     for sign in (said.script_done(A0, 0), said.task_done(A0, 0), stop()):
         assert play(*RUNNING, (30, sign), (33, aside)).records("group_set_aside") == []
     assert len(play(*RUNNING, (33, aside)).records("group_set_aside")) == 1
+
+
+@tried(100)
+@given(st.integers(1, 39), st.sampled_from(Stage), st.floats(0, 3), st.booleans())
+def test_a_group_that_asks_for_a_quorum_behind_those_that_have_finished_is_given_up(
+    step: int, stage: Stage, after_s: float, finished: bool
+) -> None:
+    """As after a cut of the network: its last heartbeat may be from before the others' end."""
+    ends = leaves(A0, 40) if finished else [stepped(A0, 40)]
+    seen = ev.Alive(B0, 0, 50 + after_s, "S", step, stage, 1.0)
+    story = play(*RUNNING[:5], (40, stepped(A0, 40), stepped(B0, step)), (50, *ends), (50 + after_s, seen))
+    story.wait(53.5)
+    stranded = finished and stage is Stage.SEEKING_QUORUM and 50 + after_s > 50 and step < 39
+    assert (story.phases()[1] is Phase.STOPPING) is stranded
+    if stranded:
+        story.turn(54, [ev.Ended(B0, code=143)])
+        assert "at step" in story.records("step_exited")[-1]["error"]
+        assert [record["group"] for record in story.records("group_given_up")] == [1]
+        assert story.outcome() == "succeeded"
+        assert "1 of 2 groups finished; group 1 did not" in story.reason()

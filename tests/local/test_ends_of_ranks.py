@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import signal
+import time
+
 import pytest
 from harness import Backend, Run
 
@@ -202,3 +205,18 @@ def test_a_rank_that_works_on_after_the_last_step_is_waited_for_although_it_has_
     end = f"train()\nmanager.start_quorum()\nmanager.wait_quorum()\ntime.sleep(8 * (R == {slow}))\n"
     run = start(local, end, "groups.workers=2").finish()
     assert causes(run) == [["ok"], ["ok"]]
+
+
+def test_a_group_that_was_away_while_the_others_finished_ends_the_run(local: Backend) -> None:
+    settings = ("groups.count=3", "groups.min=1", "health.hang_after_s=0", "restart=never")
+    run = local.start(*settings, args={"steps": 60, "step-time": 0.1})
+    run.wait_for_steps(10, 3)
+    run.kill(2, number=signal.SIGSTOP)
+    for group in (0, 1):
+        run.wait_for("step_exited", group=group)
+    run.kill(2, number=signal.SIGCONT)
+    since = time.monotonic()
+    run.finish(4)
+    assert time.monotonic() - since < 20
+    assert "2 of 3 groups finished; group 2 did not" in run.text
+    assert "it can heal from nobody: the others have finished" in str(run.named("step_exited", group=2)[0]["error"])

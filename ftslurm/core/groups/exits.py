@@ -319,12 +319,13 @@ def too_late(turn: Turn) -> str:
 
 
 def missed(turn: Turn) -> tuple[int, ...]:
-    """Return the groups without which the run has trained: they were given up in time, or have never taken a step."""
+    """Return the groups without which the run has trained: they were given up in time, or were not near its end."""
     failed = [u for u in turn.table.in_phase(Phase.FAILED) if not u.retired and not serves(u.group, turn.config)]
+    near = max(1, turn.lineage.step - finishing.BEYOND)
     return tuple(
         unit.group_id
         for unit in failed
-        if not (unit.reason.startswith(TOO_LATE) and any(end.healthy_s for end in unit.exits))
+        if not unit.reason.startswith(TOO_LATE) or max((end.step or 0 for end in unit.exits), default=0) < near
     )
 
 

@@ -79,7 +79,7 @@ def test_the_rank_is_found_where_slurm_has_put_it() -> None:
     ],
 )
 def test_what_cannot_be_done_is_refused_and_says_why(before: list[Any], drill: ev.Asked, reason: str) -> None:
-    story = play(*RUNNING, *before, (30, drill))
+    story = play(*RUNNING, *before, (30, drill), config=config(health={"compare_every": 0}))
     assert acts(story) == []
     assert [reason in refused["reason"] for refused in story.records("fault_refused")] == [True]
     assert story.records("fault_injected") == []

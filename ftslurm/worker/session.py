@@ -11,6 +11,7 @@ import importlib
 import os
 import socket
 import sys
+import threading
 import time
 import traceback
 from collections.abc import Iterator
@@ -27,6 +28,7 @@ from ftslurm.protocol.exit_codes import ExitCode
 from ftslurm.protocol.stages import Stage
 from ftslurm.run import last_words
 from ftslurm.security import process_title, secret_variables
+from ftslurm.words import listed
 from ftslurm.worker import (
     checkpoint_folder,
     closed_servers,
@@ -129,11 +131,27 @@ def main(task: Task, orders: int, reports: int) -> NoReturn:
             return ExitCode.CUT_OFF  # what torch does at an ordinary exit aborts the process
         while me.rank == 0 < len(assign.ranks) - 1 and not task.position.may_leave:
             time.sleep(0.01)  # this process hosts the group's store
+        patience_s = float(os.environ["TORCHFT_QUORUM_TIMEOUT_SEC"])
+        threading.Thread(target=end_at_last, args=(channel, patience_s), name="end at last", daemon=True).start()
         # An ordinary exit kills daemon threads in the middle of C++ code.
         return 0 if watchers.waits_for_quorum or group_end.hold_exit() else None
 
     args = script.fill(assign.args, os.environ)
     script.run(code.script(assign.script), assign.module, args, code.place(os.getcwd()), failed, finished)
+
+
+def end_at_last(channel: Channel, patience_s: float) -> NoReturn:
+    """End this process although something of the script goes on, for which Python waits: warn, and wait much longer."""
+    time.sleep(patience_s)
+    others = [one.name for one in threading.enumerate() if not one.daemon and one is not threading.main_thread()]
+    whom = listed(sorted(others)) if others else "a child process or a function of atexit"
+    left_s = 9 * patience_s
+    channel.warn(
+        f"the script has ended, and its process has not: Python waits for {whom}. In {left_s:g} s (nine times "
+        "job.longest_step_s) it is ended with exit code 0"
+    )
+    time.sleep(left_s)
+    os._exit(0)
 
 
 def descriptors() -> set[tuple[str, str]]:

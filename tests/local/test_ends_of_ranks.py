@@ -207,6 +207,7 @@ def test_a_rank_that_works_on_after_the_last_step_is_waited_for_although_it_has_
     assert causes(run) == [["ok"], ["ok"]]
 
 
+@pytest.mark.light
 def test_a_group_that_was_away_while_the_others_finished_ends_the_run(local: Backend) -> None:
     settings = ("groups.count=3", "groups.min=1", "health.hang_after_s=0", "restart=never")
     run = local.start(*settings, args={"steps": 60, "step-time": 0.1})
@@ -220,3 +221,21 @@ def test_a_group_that_was_away_while_the_others_finished_ends_the_run(local: Bac
     assert time.monotonic() - since < 20
     assert "2 of 3 groups finished; group 2 did not" in run.text
     assert "it can heal from nobody: the others have finished" in str(run.named("step_exited", group=2)[0]["error"])
+
+
+HOLDS = {
+    "a thread": "import threading; threading.Thread(target=time.sleep, args=(600,), name='uploads').start()",
+    "a child": "import multiprocessing as m; m.get_context('fork').Process(target=time.sleep, args=(600,)).start()",
+    "atexit": "import atexit; atexit.register(time.sleep, 600)",
+}
+
+
+@pytest.mark.light
+@pytest.mark.parametrize("what", HOLDS)
+def test_a_process_that_its_own_script_holds_is_told_of_and_ended_at_last(what: str, local: Backend) -> None:
+    soon = ("job.longest_step_s=1", "health.lost_after_s=1")
+    run = start(local, f"{HOLDS[what]}\ntrain()\n", *soon).finish(warns=True)
+    assert [end["cause"] for end in run.named("step_exited") if end["group"] is not None] == ["ok", "ok"]
+    for warning in run.named("warning"):
+        whom = "uploads" if what == "a thread" else "a child process or a function of atexit"
+        assert f"Python waits for {whom}" in str(warning["text"])

@@ -16,6 +16,7 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 
+from ftslurm.code import record
 from ftslurm.config.schema import Config, user_name
 from ftslurm.errors import FtslurmError
 from ftslurm.run import checkpoint_owner, configuration
@@ -80,6 +81,9 @@ def _judge(entry: Entry, config: Config | str, queue: Queue) -> Judged:
     if not standing.over or standing.left:
         return Judged(run.root, standing.left or "it is not over, or has been lost: ftslurm list")
     try:
+        if files := record.written_since(run.root):
+            first = f"{files[0]}{' and others' * (len(files) > 1)}"
+            return Judged(run.root, f"its script has written beside its code: move or remove {first}")
         found = run.root.lstat()
     except OSError as error:
         return Judged(run.root, str(error))

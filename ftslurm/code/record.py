@@ -6,12 +6,14 @@ Standard library and ftslurm/security alone: every worker reads it before it imp
 from __future__ import annotations
 
 import json
+import os
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
 from ftslurm.security import owned_files
 
 NAME, FOLDER = "code.json", "code"
+_NONE = frozenset({"__pycache__", ".git"})  # folders of files that nobody misses
 
 
 @dataclass(frozen=True)
@@ -34,6 +36,22 @@ def write(run: str | Path, record: CodeRecord) -> None:
     """
     text = json.dumps(asdict(record), indent=1)
     owned_files.write_file(Path(run) / NAME, text.encode(errors="surrogateescape"), durable=False)
+
+
+def written_since(run: Path) -> list[Path]:
+    """Return the files that were written into the copy after it was made, by the script, say.
+
+    Raises:
+        OSError: the copy cannot be read.
+    """
+    if not (run / NAME).exists():
+        return []
+    made = (run / NAME).lstat().st_mtime
+    folders = (
+        (folder, files) for folder, _, files in os.walk(run / FOLDER) if not _NONE.intersection(Path(folder).parts)
+    )
+    found = (Path(folder, file) for folder, files in folders for file in files)
+    return sorted(path for path in found if path.lstat().st_mtime > made)
 
 
 def read(run: str | Path) -> CodeRecord:

@@ -16,6 +16,7 @@ from terminal_session import Terminal
 from ftslurm.api import pruning
 from ftslurm.checkpoint.layout import OWNER
 from ftslurm.cli.main import main
+from ftslurm.code import record
 from ftslurm.config import compose
 from ftslurm.config.schema import Config
 from ftslurm.run.directory import RunDir
@@ -164,6 +165,25 @@ def test_what_it_frees_is_what_no_other_run_has(runs: Path, capsys: pytest.Captu
     capsys.readouterr()
     assert prune(runs, "--keep", "1", "--keep-logs") == 0
     assert "nothing to remove" in capsys.readouterr().out
+
+
+def test_what_a_script_has_written_beside_its_code_is_never_removed(
+    runs: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    for name in ("one", "two", "three"):
+        run = make(runs, name)
+        (run.code / "train.py").touch()
+        record.write(run.root, record.CodeRecord("/home/ann"))
+        os.utime(run.code_record, (time.time() + 1,) * 2)
+    (runs / "two/code/pkg/model.pt").write_text("hours of work")
+    (runs / "three/code/__pycache__").mkdir()
+    (runs / "three/code/__pycache__/train.pyc").write_text("")
+    for path in (runs / "two/code/pkg/model.pt", runs / "three/code/__pycache__/train.pyc"):
+        os.utime(path, (time.time() + 9,) * 2)
+    prune(runs)
+    assert names(runs) == {"two"}
+    said = capsys.readouterr().out
+    assert f"two  stays: its script has written beside its code: move or remove {runs}/two/code/pkg/model.pt" in said
 
 
 def test_only_those_that_ended_before_are_removed(runs: Path) -> None:

@@ -1,140 +1,53 @@
-"""Train a small network with Lightning's Trainer, made fault tolerant with torchft.
+"""Train a small network with Lightning's Trainer, made fault tolerant by `ftslurm.frameworks.lightning`.
 
-Lightning runs its loop in each replica group, over data of this group's own. The optimization is manual, because a step
-is taken only if no group has failed since its quorum: `training_step` repeats the same batch until its step is
-committed, so no batch is lost when another group dies.
-
-The place in the data is that of torchdata's StatefulDataLoader. The Checkpointer stores it after every committed step:
-a group that dies goes on behind the last batch that it committed, and after a restart of all groups each goes back to
-its place at the checkpoint. To try it:
+Only the strategy differs from a script for one group. To try it:
 
     ftslurm job.script=example:train_lightning.py job.args.steps=60 job.total_steps=60 groups.count=2 \
         checkpoint.every=20 faults=kill_one
-
-Groups of several workers work, too: Lightning then averages inside the group with DDP.
 """
 
 import argparse
 import hashlib
-import json
 import os
-from datetime import timedelta
-from pathlib import Path
 
 import lightning
 import torch
+from lightning.pytorch.callbacks import EarlyStopping
 from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
-from torch.utils.data import Dataset, Sampler
-from torchdata.stateful_dataloader import StatefulDataLoader
-from torchft import Manager, Optimizer, ProcessGroupGloo, ProcessGroupNCCL
+from torch.utils.data import DataLoader, TensorDataset
 
-from ftslurm.checkpoint import Checkpointer
-
-GROUP = int(os.environ.get("REPLICA_GROUP_ID", 0))
-GROUPS = int(os.environ.get("NUM_REPLICA_GROUPS", 1))
-RANK = int(os.environ.get("RANK", 0))  # within the group
-WORLD_SIZE = int(os.environ.get("WORLD_SIZE", 1))
+from ftslurm.frameworks.lightning import FaultTolerantStrategy
 
 
-class Circle(Dataset):
-    """Numbered examples to learn from: points, inside or outside a circle."""
-
-    def __len__(self) -> int:
-        return 4096
-
-    def __getitem__(self, number: int) -> tuple[int, Tensor, int]:
-        point = torch.rand(2, generator=torch.Generator().manual_seed(number)) * 2 - 1
-        return number, point, int(point.norm() < 0.8)
+def points(count: int, seed: int) -> TensorDataset:
+    """Points, inside or outside a circle."""
+    x = torch.rand(count, 2, generator=torch.Generator().manual_seed(seed)) * 2 - 1
+    return TensorDataset(x, (x.norm(dim=1) < 0.8).long())
 
 
-class Share(Sampler):
-    """The examples of this worker of this group: every n-th of one order of all."""
-
-    def __init__(self, size: int) -> None:
-        order = torch.randperm(size, generator=torch.Generator().manual_seed(0))
-        self.numbers = order[GROUP * WORLD_SIZE + RANK :: GROUPS * WORLD_SIZE].tolist()
-
-    def __len__(self) -> int:
-        return len(self.numbers)
-
-    def __iter__(self):
-        return iter(self.numbers)
-
-
-class FaultTolerant(lightning.LightningModule):
-    def __init__(self, args: argparse.Namespace, loader: StatefulDataLoader) -> None:
+class Net(lightning.LightningModule):
+    def __init__(self, lr: float, weight_decay: float) -> None:
         super().__init__()
-        self.automatic_optimization = False
-        self.net = nn.Sequential(nn.Linear(2, 64), nn.ReLU(), nn.Linear(64, 2))
-        self.steps, self.samples, self.loader = args.steps, args.samples, loader
-        self.lr, self.weight_decay = args.lr, args.weight_decay
+        self.net = nn.Sequential(nn.Linear(2, 64), nn.BatchNorm1d(64), nn.ReLU(), nn.Linear(64, 2))
+        self.lr, self.weight_decay = lr, weight_decay
 
-    def configure_optimizers(self) -> None:
-        return None  # torchft's Optimizer takes no closure, so Lightning must not call it
+    def configure_optimizers(self) -> dict:
+        adamw = torch.optim.AdamW(self.parameters(), lr=self.lr, weight_decay=self.weight_decay)
+        steps = self.trainer.estimated_stepping_batches
+        schedule = torch.optim.lr_scheduler.LambdaLR(adamw, lambda step: max(0.0, 1 - step / steps))
+        return {"optimizer": adamw, "lr_scheduler": {"scheduler": schedule, "interval": "step"}}
 
-    def on_fit_start(self) -> None:
-        """Lightning has put the model on its device and joined the workers of the group."""
-        adamw = torch.optim.AdamW(self.net.parameters(), lr=self.lr, weight_decay=self.weight_decay)
-        adamw.register_load_state_dict_pre_hook(  # whatever is loaded: --lr and --weight-decay stay
-            lambda own, state: {**state, "param_groups": own.state_dict()["param_groups"]}
-        )
+    def training_step(self, batch: list[Tensor]) -> Tensor:
+        return cross_entropy(self.net(batch[0]), batch[1])
 
-        def state_dict() -> dict:
-            return {"model": self.net.state_dict(), "optimizer": adamw.state_dict()}
+    def validation_step(self, batch: list[Tensor]) -> None:
+        self.log("loss", cross_entropy(self.net(batch[0]), batch[1]), sync_dist=True)
 
-        def load_state_dict(state: dict) -> None:
-            self.net.load_state_dict(state["model"])
-            adamw.load_state_dict(state["optimizer"])
-
-        process_group = ProcessGroupNCCL if torch.cuda.is_available() else ProcessGroupGloo
-        self.manager = Manager(
-            pg=process_group(timeout=timedelta(seconds=30)),
-            min_replica_size=1,
-            use_async_quorum=False,  # a group that joins has the weights before it computes, so its first step counts
-            init_sync=False,  # all groups begin with the same weights
-            load_state_dict=load_state_dict,
-            state_dict=state_dict,
-            replica_id=f"train_lightning_{GROUP}",
-            timeout=timedelta(seconds=30),
-        )
-        self.optimizer = Optimizer(self.manager, adamw)
-        self.checkpointer = Checkpointer(self.manager, data=self.loader)
-        self.checkpointer.restore()
-
-    def training_step(self, batch: list[Tensor]) -> None:
-        numbers, points, inside = batch
-        before = committed = self.manager.current_step()
-        while committed == before:  # once more, if another group has failed
-            self.optimizer.zero_grad()  # finds the quorum; a group without the state copies it from a live one
-            before = self.manager.current_step()
-            loss = cross_entropy(self.net(points), inside)
-            self.manual_backward(loss)
-            for work in [self.manager.allreduce(p.grad) for p in self.net.parameters()]:
-                work.wait()  # never raises: an error makes the step be repeated
-            self.optimizer.step()
-            committed = self.manager.current_step()
-        self.checkpointer.step()
-        self.tell(numbers, loss)
-        self.trainer.should_stop = committed >= self.steps
-
-    def tell(self, numbers: Tensor, loss: Tensor) -> None:
-        step = self.manager.current_step()
-        if step % 10 == 0:
-            here = self.manager.num_participants()
-            print(f"group {GROUP} rank {RANK} | step {step} | loss {loss.item():.3f} | {here} groups", flush=True)
-        if self.samples:
-            line = {"step": step, "examples": numbers.tolist()}
-            with Path(f"{self.samples}-{GROUP}-{RANK}").open("a") as file:
-                file.write(json.dumps(line) + "\n")
-
-    def on_fit_end(self) -> None:
-        sha = hashlib.sha256()
-        for p in self.net.parameters():
-            sha.update(bytes(p.detach().cpu().contiguous().view(torch.uint8).flatten().tolist()))
-        print(f"weights sha256={sha.hexdigest()}", flush=True)
-        self.checkpointer.close()
-        self.manager.shutdown(wait=False)
+    def on_validation_epoch_end(self) -> None:
+        if not self.trainer.sanity_checking:
+            loss = self.trainer.callback_metrics["loss"].item()
+            print(f"evaluation at step {self.trainer.global_step}: {loss}", flush=True)
 
 
 def main() -> None:
@@ -143,24 +56,28 @@ def main() -> None:
     options.add_argument("--batch-size", type=int, default=32)
     options.add_argument("--lr", type=float, default=1e-2)
     options.add_argument("--weight-decay", type=float, default=1e-2)
-    options.add_argument("--samples", help="a JSON line per committed step and its examples, to SAMPLES-GROUP-RANK")
+    options.add_argument("--patience", type=int, default=3, help="evaluations without progress before the end")
     args = options.parse_args()
 
     lightning.seed_everything(0)  # the first weights, the same in all groups
-    data = Circle()
-    loader = StatefulDataLoader(data, args.batch_size, sampler=Share(len(data)), drop_last=True)
     trainer = lightning.Trainer(
-        strategy="ddp" if WORLD_SIZE > 1 else "auto",
+        strategy=FaultTolerantStrategy(),
         devices=int(os.environ.get("LOCAL_WORLD_SIZE", 1)),
         num_nodes=int(os.environ.get("GROUP_WORLD_SIZE", 1)),
-        use_distributed_sampler=False,  # the workers of a group share the data out as Share does
-        max_epochs=-1,
-        enable_checkpointing=False,  # the Checkpointer saves
+        max_steps=args.steps,
+        accumulate_grad_batches=2,
+        gradient_clip_val=1.0,
+        callbacks=[EarlyStopping("loss", patience=args.patience, strict=False)],  # no evaluation in less than an epoch
+        enable_checkpointing=False,  # checkpoint.every saves
         logger=False,  # each group would log its own run
         enable_progress_bar=False,
         enable_model_summary=False,
     )
-    trainer.fit(FaultTolerant(args, loader), loader)
+    net = Net(args.lr, args.weight_decay)
+    train = DataLoader(points(1024, seed=1), args.batch_size, shuffle=True)
+    trainer.fit(net, train, DataLoader(points(512, seed=2), args.batch_size))
+    weights = [p.detach().cpu().contiguous().view(torch.uint8).flatten() for p in net.parameters()]
+    print(f"weights sha256={hashlib.sha256(bytes(torch.cat(weights).tolist())).hexdigest()}", flush=True)
 
 
 if __name__ == "__main__":

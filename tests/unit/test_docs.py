@@ -148,7 +148,7 @@ USES_CUDA = re.compile(r" Manager\(|init_process_group\(|\.to\(device")  # torch
 def test_every_example_selects_its_gpu_before_anything_uses_cuda(example: Path) -> None:
     text = example.read_text()
     first = USES_CUDA.search(text)
-    if first and "cuda" in text and example.name != "train_lightning.py":  # Lightning selects it before on_fit_start
+    if first and "cuda" in text:
         assert SELECTS.search(text[: first.start()]), f"{example.name}: torch.cuda.set_device comes late, or is missing"
 
 

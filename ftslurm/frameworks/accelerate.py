@@ -1,0 +1,142 @@
+"""Accelerate, with updates of all replica groups: `from ftslurm.frameworks.accelerate import Accelerator`.
+
+accelerator = Accelerator(gradient_accumulation_steps=2)
+model, optimizer, loader, scheduler = accelerator.prepare(model, optimizer, loader, scheduler)
+for epoch in accelerator.epochs(4, loader):
+    for batch in accelerator.batches():
+        with accelerator.accumulate(model):
+            accelerator.backward(loss(model, batch))
+            optimizer.step()
+            scheduler.step()
+            optimizer.zero_grad()
+accelerator.end_training()
+
+What is given to `prepare` or `register_for_checkpointing` is healed and saved. Inside a group, Accelerate averages.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import accelerate
+import torch
+from accelerate.optimizer import AcceleratedOptimizer
+from accelerate.utils import DistributedType, send_to_device
+from torch import nn
+from torch.utils.data import DataLoader
+
+from ftslurm.checkpoint import Stateful
+from ftslurm.frameworks.training import FrameworkError, Training, check_version, updates_per_epoch
+
+check_version("accelerate", ">=1.15,<1.16")
+SHARED = (DistributedType.NO, DistributedType.MULTI_CPU, DistributedType.MULTI_GPU)
+
+
+class Accelerator(accelerate.Accelerator):  # type: ignore[misc]
+    """An Accelerator for one replica group of several."""
+
+    training: Training  # from `epochs` on
+
+    def __init__(self, *args: Any, seed: int = 0, **kwargs: Any) -> None:
+        """Args:
+            seed: of the order of the data, the same in all groups.
+
+        Raises:
+            FrameworkError: the group shares its model out in a way that is not supported.
+        """  # fmt: skip
+        super().__init__(*args, **kwargs)
+        if self.distributed_type not in SHARED:
+            raise FrameworkError(f"{self.distributed_type.value} is not supported inside a replica group: use DDP")
+        self._seed = seed
+        self._held: dict[str, Stateful] = {} if self.scaler is None else {"scaler": self.scaler}
+
+    def prepare(self, *args: Any, **kwargs: Any) -> Any:
+        """Prepare, and hold what is prepared; a DataLoader for `epochs` keeps its order."""
+        ready = super().prepare(*args, **kwargs)
+        for item in ready if isinstance(ready, tuple) else (ready,):
+            if not isinstance(item, DataLoader):
+                self._hold(self.unwrap_model(item) if isinstance(item, nn.Module) else item)
+        return ready
+
+    def register_for_checkpointing(self, *objects: Any) -> None:
+        """Have these healed and saved, too."""
+        super().register_for_checkpointing(*objects)
+        for item in objects:
+            self._hold(item)
+
+    def prepare_optimizer(self, optimizer: torch.optim.Optimizer, device_placement: bool | None = None) -> Any:
+        """Return an optimizer that takes a step only if all groups do."""
+        if not isinstance(optimizer, _Committing):
+            place = self.device_placement if device_placement is None else device_placement
+            optimizer = _Committing(optimizer, device_placement=place, scaler=self.scaler)
+            optimizer.accelerator, optimizer._is_accelerate_prepared = self, True
+        return super().prepare_optimizer(optimizer)
+
+    @property
+    def updates(self) -> int:
+        """The number of updates so far, the same in all groups."""
+        return self.training.updates
+
+    def updates_per_epoch(self, loader: DataLoader) -> int:
+        """Return how many updates of all groups an epoch has: the unit of schedules."""
+        return updates_per_epoch(loader, self.gradient_accumulation_steps)
+
+    def epochs(self, count: int, loader: DataLoader) -> Iterator[int]:
+        """Yield the epochs that are still to be trained, the same at the same update in all groups."""
+        if sum(isinstance(item, _Committing) for item in self._held.values()) != 1:
+            raise FrameworkError("prepare one optimizer, not more: its step is the commit of all groups")
+        self.training = training = Training(self._held, loader, self.gradient_accumulation_steps, self._seed)
+        while training.updates < count * training.updates_per_epoch:
+            training.begin()
+            yield training.updates // training.updates_per_epoch
+
+    def batches(self) -> Iterator[Any]:
+        """Yield this group's batches up to the end of the epoch, for each update as many as are accumulated."""
+        before = self.updates
+        while self.updates == before or self.updates % self.training.updates_per_epoch:  # not committed, or not the end
+            batches, before = self.training.take(), self.updates
+            self.step = 0  # of the accumulation
+            for batch in batches:
+                yield send_to_device(batch, self.device)
+
+    def backward(self, loss: torch.Tensor, **kwargs: Any) -> None:
+        """Compute gradients; those of an update are averaged over the groups."""
+        super().backward(loss, **kwargs)
+        if self.sync_gradients:
+            for item in self._held.values():
+                if isinstance(item, nn.Module):
+                    self.training.average(item)
+
+    def agree(self, value: float) -> float:
+        """Return the mean over the groups of a metric by which the script decides."""
+        return self.training.agree([value])[0]
+
+    def save_state(self, *_: Any, **__: Any) -> str:
+        """Refuse: all groups would write the same files."""
+        raise FrameworkError("save_state would have all groups write the same files: remove it, checkpoint.every saves")
+
+    def end_training(self) -> None:
+        """End: call it after the last epoch."""
+        super().end_training()
+        self.training.close()
+
+    def _hold(self, item: Stateful) -> None:
+        self._held[f"{type(item).__name__}-{len(self._held)}"] = item
+
+
+class _Committing(AcceleratedOptimizer):  # type: ignore[misc]
+    accelerator: Accelerator
+    committed = False
+
+    def step(self, closure: Any = None) -> None:
+        if self.gradient_state.sync_gradients:
+            self.committed = self.accelerator.training.manager.should_commit()
+            if self.committed:
+                super().step(closure)
+            elif self.scaler is not None:
+                self.scaler.update(self.scaler.get_scale())  # as before this update
+
+    @property
+    def step_was_skipped(self) -> bool:
+        return not self.committed or bool(super().step_was_skipped)

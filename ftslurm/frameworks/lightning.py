@@ -1,0 +1,144 @@
+"""Lightning, with updates of all replica groups: `Trainer(strategy=FaultTolerantStrategy(), ...)`.
+
+from ftslurm.frameworks.lightning import FaultTolerantStrategy
+
+Lightning's loop is kept. Its counters, callbacks and schedules are state: a group that comes back gets them with the
+first batch. After an update that was not committed they are set back, and its batches come again.
+"""
+
+from __future__ import annotations
+
+import copy
+import os
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import lightning
+from lightning.pytorch.callbacks import ModelCheckpoint
+from lightning.pytorch.strategies import DDPStrategy
+from torch.optim import Optimizer
+from torch.utils.data import DataLoader
+
+from ftslurm.checkpoint import Stateful
+from ftslurm.frameworks.training import GROUP, FrameworkError, Training, check_version, settings, updates_per_epoch
+
+check_version("lightning", ">=2.6.6,<2.7")
+
+
+class FaultTolerantStrategy(DDPStrategy):  # type: ignore[misc]
+    """DDP inside of a replica group of several. ModelCheckpoint saves to DIRPATH/group-N."""
+
+    training: Training | None = None  # from the first batch to the end of `fit`
+    _committed = True  # the last update
+    _undo: tuple[Any, ...] = ()  # the states of `_between` to set back if it was not
+
+    def __init__(self, *args: Any, seed: int = 0, **kwargs: Any) -> None:
+        """Args:
+        seed: of the order of the data, the same in all groups.
+        """
+        super().__init__(*args, **kwargs)
+        self._seed = seed
+
+    def setup(self, trainer: lightning.Trainer) -> None:
+        super().setup(trainer)
+        if not self.lightning_module.automatic_optimization:
+            raise FrameworkError("manual optimization is not supported: which of its steps is a commit is unknown")
+        for one in trainer.checkpoint_callbacks:
+            one.dirpath = os.path.join(one.dirpath, f"group-{GROUP}")  # noqa: PTH118 it may be a URL
+
+    def process_dataloader(self, dataloader: DataLoader) -> Any:
+        return _Batches(self, dataloader) if self.lightning_module.trainer.training else dataloader
+
+    def take(self, loader: DataLoader, per_update: int) -> list[Any]:
+        """Return the batches of the next update, none after the last. Lightning has counted none of them yet."""
+        optimizer = self.optimizers[0]
+        if self.training is None:
+            held: dict[str, Stateful] = {"progress": _Progress(self.lightning_module.trainer, optimizer)}
+            held |= {f"schedule-{n}": one.scheduler for n, one in enumerate(self.lr_scheduler_configs)}
+            self._between, self._loader = [*held.values()], loader
+            held |= {"model": self.lightning_module, "optimizer": optimizer, "precision": self.precision_plugin}
+            self.training = Training(held, loader, per_update, self._seed)
+        if loader is not self._loader:
+            raise FrameworkError("only one DataLoader for training is supported, and it cannot be reloaded")
+        if not self._committed:
+            for item, state in zip(self._between, self._undo, strict=True):
+                item.load_state_dict(state)
+        self._committed = True
+        self.training.begin()
+        self._undo = copy.deepcopy(tuple(item.state_dict() for item in self._between))
+        return [] if self.lightning_module.trainer.fit_loop.done else self.training.take()
+
+    def optimizer_step(self, optimizer: Optimizer, closure: Callable[[], Any], *args: Any, **kwargs: Any) -> Any:
+        result = None
+
+        def shared() -> Any:
+            nonlocal result
+            result = closure()
+            assert self.training is not None
+            self.training.average(self.lightning_module)
+            self._committed = self.training.manager.should_commit()
+            if not self._committed:
+                raise _NotCommitted
+            return result
+
+        try:
+            return super().optimizer_step(optimizer, shared, *args, **kwargs)
+        except _NotCommitted:
+            return result
+
+    def on_train_end(self) -> None:
+        super().on_train_end()
+        if not self._committed:
+            raise FrameworkError("the last update was not committed: this group has to heal and repeat it")
+        if self.training is not None:
+            self.training.close()
+            self.training = None
+
+
+class _NotCommitted(Exception):
+    pass
+
+
+class _Batches:
+    def __init__(self, strategy: FaultTolerantStrategy, loader: DataLoader) -> None:
+        self._strategy, self._loader = strategy, loader
+        self._per_update: int = strategy.lightning_module.trainer.accumulate_grad_batches
+
+    def __len__(self) -> int:
+        return updates_per_epoch(self._loader, self._per_update) * self._per_update
+
+    def __iter__(self) -> Iterator[Any]:
+        while batches := self._strategy.take(self._loader, self._per_update):
+            yield from batches
+
+
+class _Progress:
+    def __init__(self, trainer: lightning.Trainer, optimizer: Optimizer) -> None:
+        self._optimizer, self._trainer, self._epoch = optimizer, trainer, trainer.fit_loop.epoch_loop
+        self._counts = [trainer.fit_loop.epoch_progress, self._epoch.batch_progress, self._epoch.scheduler_progress]
+        self._counts += [self._epoch.automatic_optimization.optim_progress, self._epoch.val_loop.batch_progress]
+
+    def state_dict(self) -> dict[str, Any]:
+        return copy.deepcopy(
+            {
+                "counts": [count.state_dict() for count in self._counts],
+                "callbacks": [one.state_dict() for one in self._trainer.callbacks],
+                "metrics": dict(self._trainer.callback_metrics),
+                "logged": self._epoch._batches_that_stepped,
+                "stop": self._trainer.should_stop,
+                "settings": settings(self._optimizer),
+            }
+        )
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        for count, saved in zip(self._counts, state["counts"], strict=True):
+            count.load_state_dict(saved)
+        for group, saved in zip(self._optimizer.param_groups, state["settings"], strict=True):
+            group.update(saved)
+        for one, saved in zip(self._trainer.callbacks, state["callbacks"], strict=True):
+            # The files are the other group's; without its folder ModelCheckpoint would forget them.
+            one.load_state_dict(saved | ({"dirpath": one.dirpath} if isinstance(one, ModelCheckpoint) else {}))
+        self._trainer.callback_metrics.update(state["metrics"])
+        self._epoch._batches_that_stepped = state["logged"]
+        self._trainer.should_stop = state["stop"]
+        self._trainer.fit_loop._data_fetcher.fetched = self._epoch.batch_progress.current.ready  # tells the last batch

@@ -1,0 +1,197 @@
+"""What the modules for frameworks share: the updates of all groups, their state, and the batches in them.
+
+An update is one step of the optimizer and one commit, however many batches its gradients are accumulated over. What
+happens between two updates (an evaluation, a schedule, early stopping) belongs to the first one. A checkpoint is saved,
+and a group that comes back copies the state, when the next one begins.
+"""
+
+from __future__ import annotations
+
+import itertools
+import os
+from collections.abc import Iterator, Mapping, Sequence
+from datetime import timedelta
+from importlib.metadata import version
+from typing import Any
+
+import torch
+from packaging.specifiers import SpecifierSet
+from torch import Tensor, nn
+from torch.optim import Optimizer
+from torch.utils.data import DataLoader, IterableDataset
+from torchft import Manager, ProcessGroupGloo, ProcessGroupNCCL
+
+from ftslurm.checkpoint import Checkpointer, Stateful
+from ftslurm.errors import FtslurmError, complain
+
+GROUP = os.environ.get("REPLICA_GROUP_ID", "0")
+TIMEOUT = timedelta(seconds=30)
+OF_LOADER = "num_workers collate_fn pin_memory worker_init_fn multiprocessing_context prefetch_factor"
+
+
+class FrameworkError(FtslurmError):
+    """The script uses something of its framework that replica groups cannot share."""
+
+
+def check_version(package: str, tried: str) -> None:
+    """Warn if the installed version of a framework has not been tried."""
+    if (found := version(package)) not in SpecifierSet(tried):
+        complain(f"{package} {found} has not been tried with ftslurm.frameworks: install {package}{tried}")
+
+
+def updates_per_epoch(loader: DataLoader, per_update: int) -> int:
+    """Return the number of updates that train on all of the data when all groups take part.
+
+    Args:
+        loader: the batches of this rank, as if there were one group.
+        per_update: how many of them this rank adds to an update.
+
+    Raises:
+        FrameworkError: the batches cannot be numbered.
+    """
+    if isinstance(loader.dataset, IterableDataset) or loader.batch_sampler is None:
+        raise FrameworkError("an IterableDataset cannot be shared between groups: use one with a length and an index")
+    return -(-len(loader) // (per_update * int(os.environ.get("NUM_REPLICA_GROUPS", "1"))))
+
+
+class Batches:
+    """The batches of a loader in all epochs, numbered in an order that is the same in all groups."""
+
+    def __init__(self, loader: DataLoader, per_update: int, seed: int) -> None:
+        """Args:
+            loader: the batches of this rank, as if there were one group.
+            per_update: how many of them this rank adds to an update.
+            seed: of the order, the same in all groups.
+        """  # fmt: skip
+        self._loader, self._per_update, self._seed = loader, per_update, seed
+        self._batches: Iterator[Any] = iter(())
+        self._next = (-1, 0)
+
+    def take(self, part: int, groups: int) -> list[Any]:
+        """Return a part of the data, `per_update` batches. The loader reads ahead: the next part is `part + groups`."""
+        if (part, groups) != self._next:  # the groups have changed, or an update was not committed
+            options = {name: getattr(self._loader, name) for name in OF_LOADER.split()}
+            numbers = self._numbers(part, groups)
+            self._batches = iter(DataLoader(self._loader.dataset, batch_sampler=numbers, **options))
+        self._next = (part + groups, groups)
+        return list(itertools.islice(self._batches, self._per_update))
+
+    def _numbers(self, part: int, groups: int) -> Iterator[list[int]]:
+        known, order = -1, []
+        for start in itertools.count(part * self._per_update, groups * self._per_update):
+            for number in range(start, start + self._per_update):
+                epoch, place = divmod(number, len(self._loader))
+                if epoch != known:
+                    known, order = epoch, self._order(epoch)
+                yield order[place]
+
+    def _order(self, epoch: int) -> list[list[int]]:
+        """Return the batches of an epoch as the sampler draws them from this seed."""
+        with torch.random.fork_rng(devices=[]):
+            torch.manual_seed(self._seed + epoch)
+            sampler = self._loader.batch_sampler
+            while sampler is not None:
+                if getattr(sampler, "generator", None) is not None:
+                    sampler.generator.manual_seed(self._seed + epoch)
+                if hasattr(sampler, "set_epoch"):
+                    sampler.set_epoch(epoch)
+                sampler = getattr(sampler, "batch_sampler", None) or getattr(sampler, "sampler", None)
+            return list(self._loader.batch_sampler)
+
+
+class Training:
+    """The part of one process in a training of all groups."""
+
+    def __init__(self, held: Mapping[str, Stateful], loader: DataLoader, per_update: int, seed: int) -> None:
+        """Join the training. If all groups start, restore the newest checkpoint.
+
+        Args:
+            held: everything that decides about the updates, by name; it is healed and saved.
+            loader, per_update, seed: as for Batches.
+        """
+        self.updates_per_epoch = updates_per_epoch(loader, per_update)
+        self._held, self._batches = held, Batches(loader, per_update, seed)
+        self._settings = {name: settings(item) for name, item in held.items() if isinstance(item, Optimizer)}
+        self._began = False  # there is a quorum whose batches have not been taken
+        kind = ProcessGroupNCCL if torch.cuda.is_available() else ProcessGroupGloo
+        self.manager = Manager(
+            pg=kind(timeout=TIMEOUT),
+            min_replica_size=1,
+            use_async_quorum=False,  # the batches depend on the quorum
+            init_sync=False,  # all groups draw the same weights
+            load_state_dict=self._load,
+            state_dict=self._state,
+            replica_id=f"group_{GROUP}",
+            timeout=TIMEOUT,
+        )
+        self._checkpointer = Checkpointer(self.manager)
+        self._checkpointer.restore()
+
+    @property
+    def updates(self) -> int:
+        """The number of committed updates."""
+        return int(self.manager.current_step())
+
+    def begin(self) -> None:
+        """Save a checkpoint if it is time, and find the other groups; a group without the state copies it."""
+        if not self._began:
+            self.save()
+            self.manager.start_quorum()
+        self._began = True
+
+    def take(self) -> list[Any]:
+        """Return the batches of this rank in the next update."""
+        self.begin()
+        self._began = False
+        part = self.manager.batches_committed() + self.manager.participating_rank()
+        return self._batches.take(part, self.manager.num_participants())
+
+    def average(self, model: nn.Module) -> None:
+        """Average gradients and buffers over the groups. After an error the update will not be committed."""
+        tensors = [p.grad for p in model.parameters() if p.grad is not None]
+        tensors += [buffer for buffer in model.buffers() if buffer.is_floating_point()]
+        flat = torch.cat([tensor.detach().flatten() for tensor in tensors])
+        if self._reduce(flat):
+            for tensor, mean in zip(tensors, flat.split([tensor.numel() for tensor in tensors]), strict=True):
+                tensor.copy_(mean.view_as(tensor))
+
+    def agree(self, values: Sequence[float]) -> list[float]:
+        """Return the means over the groups of what each has measured after this update.
+
+        If a group dies meanwhile, the values of this one: equal weights give equal values.
+        """
+        means = torch.tensor(values, device="cuda" if torch.cuda.is_available() else "cpu")
+        return means.tolist() if self._reduce(means) else [*values]
+
+    def save(self) -> None:
+        """Save a checkpoint if it is time."""
+        self._checkpointer.step()
+
+    def close(self) -> None:
+        """Save the last checkpoint if it is time, and leave the other groups."""
+        self.save()
+        self._checkpointer.close()
+        self.manager.shutdown(wait=False)
+
+    def _reduce(self, tensor: Tensor) -> bool:
+        self.manager.allreduce(tensor).wait()  # never raises
+        return not self.manager.errored()
+
+    def _state(self) -> dict[str, Any]:
+        return {"held": {name: item.state_dict() for name, item in self._held.items()}, "settings": self._settings}
+
+    def _load(self, state: dict[str, Any]) -> None:
+        for name, item in self._held.items():
+            base = getattr(getattr(item, "scheduler", item), "base_lrs", None)  # Accelerate wraps a schedule
+            item.load_state_dict(state["held"][name] | ({"base_lrs": base} if base else {}))
+        for name, mine in self._settings.items():  # what the command line has changed counts
+            for now, own, saved in zip(self._held[name].param_groups, mine, state["settings"][name], strict=True):  # type: ignore[attr-defined]
+                changed = {key: value for key, value in own.items() if value != saved.get(key)}
+                if "initial_lr" in changed and saved["initial_lr"]:  # there is a schedule
+                    changed["lr"] = now["lr"] * own["initial_lr"] / saved["initial_lr"]
+                now.update(changed)
+
+
+def settings(optimizer: Optimizer) -> list[dict[str, Any]]:
+    """Return the settings of each group of parameters."""
+    return [{key: value for key, value in group.items() if key != "params"} for group in optimizer.param_groups]

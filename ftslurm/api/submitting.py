@@ -26,6 +26,7 @@ def settle(config: Config, preview: bool = False, judge: bool = True) -> list[st
             script has a syntax error, or another run uses checkpoint.dir and this one would start at once.
     """
     found = keep_secrets(config) + capabilities.resolve(config, preview)
+    preflight.check_variables(config)
     known = config.local and not config.cluster.setup  # nodes may have other programs, and set-up commands give some
     command = words(config.job.python)
     if known and command and not shutil.which(command[0], path=config.job.env.get("PATH")):

@@ -192,7 +192,7 @@ def load(path: Path, *, own: bool = True) -> Config:
 
 
 def dump(config: Config) -> str:
-    """Return the configuration as YAML, for config.yaml. What the program has noted in it makes it no preset."""
+    """Return the configuration as YAML, for config.yaml; and a preset, if the program has noted nothing in it."""
     import yaml
     from omegaconf._utils import get_omega_conf_dumper
 
@@ -204,7 +204,9 @@ def dump(config: Config) -> str:
         how = {"default_flow_style": False, "sort_keys": False, "allow_unicode": plain}
         return str(yaml.dump(found, Dumper=get_omega_conf_dumper(), **how))
 
-    return text(not set("\x85\u2028\u2029") & set(text(plain=True)))  # PyYAML would read others
+    return "# @package _global_\n" + text(
+        not set("\x85\u2028\u2029") & set(text(plain=True))
+    )  # PyYAML would read others
 
 
 def _escaped(value: Any) -> Any:

@@ -18,7 +18,7 @@ def put(tree: Any, one: Override) -> Any:
     Raises:
         ConfigError: it cannot be, because there is a list, say.
     """
-    new = _GONE if one.word.startswith("~") else value(one.kinds, one.text)
+    new = _GONE if one.word.startswith("~") else value(one.kinds, one.text, one.key)
     return _put(tree, one.key.split("."), new, one)
 
 

@@ -2,7 +2,8 @@
 
 A setting's type decides how its value is read. Text arrives as the characters that were typed. Only these have a
 meaning in text: quotes around all of it, which are removed; `${...}`, the value of another setting; and in a sweep (-m)
-a comma. Brackets make a list or a mapping only where the schema has one. What chooses a preset is Hydra's, as it is.
+a comma. Brackets make a list or a mapping only where the schema has one; where it has text, too, what is no whole list
+or mapping is text, as {RANK}-{WORLD_SIZE}. What chooses a preset is Hydra's, as it is.
 """
 
 from __future__ import annotations
@@ -67,7 +68,7 @@ def parse(word: str, folders: Sequence[Path]) -> Override:
     return Override(word, key, text, kinds)
 
 
-def value(kinds: Sequence[Any], text: str) -> Any:
+def value(kinds: Sequence[Any], text: str, key: str) -> Any:
     """Return what a text means for a setting that may have these types.
 
     Raises:
@@ -76,16 +77,20 @@ def value(kinds: Sequence[Any], text: str) -> Any:
     ends, inner = text[:1] + text[-1:], text[1:-1].strip()
     if (unquoted := without_quotes(text)) != text:
         return unquoted
-    if ends == "[]" and takes(kinds, list):
-        return [value(below(kinds, "0"), part) for part in split(inner)] if inner else []
-    if ends == "{}" and takes(kinds, dict):
-        pairs = [split(part, ":") for part in split(inner)] if inner else []
-        if all(rest for _, *rest in pairs):
-            return {(name := without_quotes(head)): value(below(kinds, name), ":".join(rest)) for head, *rest in pairs}
+    with suppress(*[ConfigError] * (str in kinds)):
+        if ends == "[]" and takes(kinds, list):
+            return [value(below(kinds, "0"), part, key) for part in split(inner, key)] if inner else []
+        if ends == "{}" and takes(kinds, dict):
+            pairs = [split(part, key, ":") for part in split(inner, key)] if inner or str in kinds else []
+            if all(rest for _, *rest in pairs):
+                return {
+                    (name := without_quotes(head)): value(below(kinds, name), ":".join(rest), key)
+                    for head, *rest in pairs
+                }
     return PLAIN.get(text, text)
 
 
-def split(text: str, at: str = ",") -> list[str]:
+def split(text: str, key: str, at: str = ",") -> list[str]:
     """Return the parts of a text between those signs that are neither in brackets nor in quotes.
 
     Raises:
@@ -102,8 +107,8 @@ def split(text: str, at: str = ",") -> list[str]:
     parts = [part.strip() for part in parts]
     if depth or least or "" in parts:
         raise ConfigError(
-            f"{text:.200}: brackets do not match, or nothing is between two commas; put quotes around a word with "
-            f'such signs, as in "a(b", and write "" for an empty one'
+            f"{key}: brackets do not match, or nothing is between two commas: {text:.200}; put quotes around a word "
+            f'with such signs, as in "a(b", and write "" for an empty one'
         )
     return parts
 
@@ -164,7 +169,7 @@ def _values(one: Override) -> list[str]:
     """Return the texts between which an override has a run of a sweep choose."""
     found = re.fullmatch(_SWEEP, one.text, re.DOTALL)
     if found is None or found[1] == "choice":
-        return split(one.text if found is None else found[2])
+        return split(one.text if found is None else found[2], one.key)
     if found[1] == "range":
         with suppress(ValueError, TypeError):
             return list(map(str, range(*map(int, found[2].split(",")))))

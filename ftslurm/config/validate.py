@@ -38,6 +38,11 @@ _INTERFACE = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,14}")  # Linux allows 15 c
 _VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 _IMAGE = re.compile(r"[^\s-]\S*")
 _MOUNT = re.compile(r"/[^\s:,]*(:/[^\s:,]*(:[\w+=.-]+)?)?")
+# What comes after another option than -m is a name, as in `conda run -n deepspeed python`.
+_LAUNCHER = re.compile(
+    r"(?:^|(?<!\S)(?:[^-\s]\S*|-m) )(?:\S*/)?"
+    r"(torchrun|accelerate|deepspeed|horovodrun|torch\.distributed\.\w+|accelerate\.commands\.\w+)(?!\S)"
+)
 _NOT_PASSED_ON = ("FTSLURM_", "SLURM_", "SRUN_", "SBATCH_", "SLURMD_", "SUBMITIT_")
 
 
@@ -139,6 +144,11 @@ def _check_job(config: Config) -> Iterator[str]:
         yield f"job.script={job.script}: {'is a folder' if os.path.isdir(script) else gone}"
     if job.python in ("", []):
         yield "job.python: must be an interpreter, or a list that ends with one"
+    if found := _LAUNCHER.search(" ".join(words(job.python))):
+        yield (
+            f"job.python: {found[1]} starts ranks, and ftslurm takes its place: leave it out, name the training in "
+            f"job.script; groups.workers is how many ranks each node has, groups.nodes how many nodes"
+        )
     called = [Path(word).name for word in words(job.python)]
     if called[:2] == ["conda", "run"] and not {"--no-capture-output", "--live-stream"}.intersection(called):
         yield (

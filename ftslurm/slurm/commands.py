@@ -18,8 +18,13 @@ from ftslurm.security import programs
 # tasks, SLURM_CPUS_PER_TASK refuses the step on 24.11.
 # PYXIS_CONTAINER_IMAGE would put the probes into a container, too: cluster.container_image says which steps run in one.
 _SCRUBBED = ("SLURM_", "SRUN_", "SBATCH_", "SLURMD_", "SUBMITIT_", "PYXIS_")
-_SCRUBBED_NAMES = frozenset(
-    {"CUDA_VISIBLE_DEVICES", "GPU_DEVICE_ORDINAL", "ROCR_VISIBLE_DEVICES", "HIP_VISIBLE_DEVICES", "ZE_AFFINITY_MASK"}
+# The variables in which Slurm names a step's GPUs: for NVIDIA, AMD, Intel and OpenCL. Many sites set all of them.
+GPU_VARIABLES = (
+    "CUDA_VISIBLE_DEVICES",
+    "ROCR_VISIBLE_DEVICES",
+    "HIP_VISIBLE_DEVICES",
+    "ZE_AFFINITY_MASK",
+    "GPU_DEVICE_ORDINAL",
 )
 BATCH_PROCESS = "SLURM_TASK_PID"  # in a batch script; in a step it is the task's
 _KEPT = frozenset({"SLURM_CONF", "SLURM_CONF_SERVER"})
@@ -30,7 +35,7 @@ def scrubbed(environ: Mapping[str, str]) -> dict[str, str]:
     return {
         name: value
         for name, value in environ.items()
-        if name in _KEPT or not (name.startswith(_SCRUBBED) or name in _SCRUBBED_NAMES)
+        if name in _KEPT or not (name.startswith(_SCRUBBED) or name in GPU_VARIABLES)
     }
 
 

@@ -16,6 +16,7 @@ from ftslurm.config.process_groups import BABY_NCCL, NATIVE, NCCL
 from ftslurm.config.schema import (
     OWN_OPTIONS,
     Config,
+    Place,
     most_groups,
     sbatch_options,
     set_sbatch_option,
@@ -30,6 +31,8 @@ from ftslurm.worker import patch_fit
 
 ASK_S = 10.0  # for srun --help
 SHARE = "let more groups share a node (groups.per_node)"
+# Slurm's notations of less than a day: minutes, minutes:seconds, hours:minutes:seconds. 0 is no limit.
+_TIME = re.compile(r"(?:(\d+):(?=\d+:))?(\d+)(?::(\d+))?")
 UNKNOWN_TO_SLURM = "cluster.sbatch.gpus-per-node=false: the nodes have GPUs that Slurm does not know"
 
 
@@ -50,6 +53,16 @@ def resolve(config: Config, preview: bool = False) -> list[str]:
             if (told := os.environ.get(f"SLURM_JOB_{key.upper()}")) and not sbatch_options(cluster).get(key):
                 set_sbatch_option(cluster, key, told)
         notes += sbatch_variables.take(config, os.environ)
+        places: list[Place] = [cluster, *cluster.ranges]
+        for place in places:
+            if found := _TIME.fullmatch(text := str(sbatch_options(place).get("time"))):
+                hours, minutes, seconds = map(int, found.groups("0"))
+                if 0 < 3600 * hours + 60 * minutes + seconds <= cluster.signal_s:
+                    raise ConfigError(
+                        f"cluster.time={text} is not longer than cluster.signal_s={cluster.signal_s}, the seconds "
+                        f"before the limit at which a job is left: a number alone is minutes, and hours are H:00:00; "
+                        f"raise cluster.time, or lower cluster.signal_s"
+                    )
         if not here and (job := os.environ.get("SLURM_JOB_ID")):
             notes.append(
                 f"this is in Slurm job {job}, and another one is asked for (cluster.controller=here: its nodes)"

@@ -10,10 +10,20 @@ from contextlib import suppress
 from pathlib import Path
 
 from ftslurm.code import module_file
-from ftslurm.config.schema import Config, interpreter
+from ftslurm.config.schema import Config, interpreter, slurm_knows_gpus
 from ftslurm.errors import ConfigError
+from ftslurm.slurm.commands import GPU_VARIABLES
+from ftslurm.worker.script import OURS
 
 _REQUEUE = re.compile(r"""^[^#]*\bscontrol["',\s]+requeue\b""")
+_GPUS = (
+    "groups.gpus=N gives each group N GPUs on a node; with cluster=local, export the variable before you start ftslurm "
+    "to choose which GPUs it uses"
+)
+_FOLLOWS = (
+    "leave it out, or set what it follows from: groups.count, groups.nodes, groups.workers (ranks and sizes), "
+    "checkpoint.dir, .every and .keep, torchft.process_group, torchft.transport, or lighthouse=none"
+)
 IF_ALL_FAIL = (  # what a run that saves nothing loses, and the settings that help
     "when all groups fail at once, all their work is lost. Set checkpoint.every=N if the script uses "
     "ftslurm.checkpoint, or restart.on_state_loss=checkpoint if it resumes by itself"
@@ -38,6 +48,21 @@ def check_script(config: Config) -> None:
         raise ConfigError(f"job.module={job.module}: no module named {job.module!r}, seen from {Path.cwd()}")
     if said := _complaint(path):
         raise ConfigError(f"{'job.script' if job.script else f'job.module={job.module}'}: {said}")
+
+
+def check_variables(config: Config) -> None:
+    """Refuse variables of job.env that ftslurm or Slurm sets later. Call it when groups.gpus is set.
+
+    Raises:
+        ConfigError: the message has the setting to use instead.
+    """
+    bound = GPU_VARIABLES if config.local or (config.groups.gpus and slurm_knows_gpus(config)) else ()
+    for name in config.job.env:
+        if name in bound or (OURS.fullmatch(name) and not (config.independent and name.startswith("TORCHFT_"))):
+            raise ConfigError(
+                f"job.env.{name}: ftslurm or Slurm sets this variable in every worker, and your value would be lost; "
+                f"{_GPUS if name in bound else _FOLLOWS}"
+            )
 
 
 def own_requeue(config: Config) -> list[str]:
@@ -80,6 +105,8 @@ def _complaint(path: str) -> str:
             warnings.simplefilter("ignore")
             compile(Path(path).read_bytes(), path, "exec", dont_inherit=True)
     except SyntaxError as error:
+        if not path.endswith(".py"):
+            return f"{path} is no Python: name the Python script that it starts; what comes before is cluster.setup"
         shown = "".join(traceback.format_exception_only(SyntaxError, error))
         return "\n".join([f"{path}: line {error.lineno}: {error.msg}", *shown.rstrip().splitlines()[1:-1]])
     except ValueError as error:  # null bytes

@@ -15,23 +15,23 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import NoReturn
 
 GOODBYE_S = 2.0  # longest time for the script's atexit functions after a failure
-# The variables that the assignment or ftslurm has set. No others are filled in: a run's arguments are those in its
-# config.yaml, and must not depend on the environment.
-_OURS = re.compile(
+# The variables that ftslurm sets after job.env: that does not change them (submission/preflight.py).
+OURS = re.compile(
     r"(LOCAL_|GROUP_|ROLE_)?(RANK|WORLD_SIZE)|ROLE_NAME|MASTER_(ADDR|PORT)|REPLICA_GROUP_ID|NUM_REPLICA_GROUPS"
-    r"|(FTSLURM|TORCHELASTIC|TORCHFT)_\w+"
+    r"|TORCHFT_LIGHTHOUSE|(FTSLURM|TORCHELASTIC)_\w+"
 )
 
 
 def fill(args: Sequence[str], environ: Mapping[str, str]) -> list[str]:
-    """Return the arguments with every {NAME} of the assignment replaced by its value; all other braces stay.
+    """Return the arguments with every {NAME} that ftslurm sets replaced by its value; all other braces stay.
 
+    The user's own variables are not filled in: a run's arguments are those in its config.yaml.
     A backslash before it makes it text; backslashes before that count in pairs, as those before ${ in a setting.
     """
 
     def filled(found: re.Match[str]) -> str:
         backslashes, name = found[1], found[2]
-        if name not in environ or not _OURS.fullmatch(name):
+        if name not in environ or not (OURS.fullmatch(name) or name.startswith("TORCHFT_")):
             return found[0]
         return backslashes[: len(backslashes) // 2] + (f"{{{name}}}" if len(backslashes) % 2 else environ[name])
 

@@ -28,6 +28,7 @@ from ftslurm.protocol.exit_codes import ExitCode
 from ftslurm.protocol.stages import Stage
 from ftslurm.run import last_words
 from ftslurm.security import process_title, secret_variables
+from ftslurm.slurm.commands import GPU_VARIABLES
 from ftslurm.words import listed
 from ftslurm.worker import (
     checkpoint_folder,
@@ -413,11 +414,6 @@ def no_garbage() -> Iterator[None]:
         gc.enable()
 
 
-# The variables in which Slurm names a step's GPUs: for NVIDIA, AMD, Intel and OpenCL. Many sites set all of them.
-GPU_VARIABLES = (
-    *("CUDA_VISIBLE_DEVICES", "ROCR_VISIBLE_DEVICES", "HIP_VISIBLE_DEVICES"),
-    *("ZE_AFFINITY_MASK", "GPU_DEVICE_ORDINAL"),
-)
 AMD = "/dev/kfd"
 _OF_HIP = ("CUDA_VISIBLE_DEVICES", "HIP_VISIBLE_DEVICES", "GPU_DEVICE_ORDINAL")  # count those that ROCR shows
 

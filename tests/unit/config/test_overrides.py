@@ -103,9 +103,9 @@ def test_an_element_of_a_list_may_be_changed() -> None:
         ),
         (["run.name=a-${b"], "run.name: "),
         (["groups.count=2,3"], "groups.count=2,3 has several values: add --multirun (-m) for one run with each"),
-        (["job.args=[a(,b]"], "[a(,b]: brackets do not match"),
-        (["job.args=[a,,b]"], "a,,b: brackets do not match, or nothing is between two commas; put quotes around"),
-        (["-m", "job.args.x=a(,b"], "a(,b: brackets do not match"),
+        (["job.args=[a(,b]"], "job.args: brackets do not match, or nothing is between two commas: [a(,b];"),
+        (["job.args=[a,,b]"], "job.args: brackets do not match, or nothing is between two commas: a,,b; put quotes"),
+        (["-m", "job.args.x=a(,b"], "job.args.x: brackets do not match"),
         (["internal.sweep=x"], "there is no setting internal.sweep"),
     ],
 )

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict, fields, is_dataclass
+from itertools import accumulate
 from pathlib import Path
 from typing import Any, get_args, get_origin
 
@@ -42,6 +43,7 @@ SURPRISING = [
     ),
     *("", " ", " a ", "a b", "a\tb", "a\nb\n", "\r\n", "\\", "a\\", "C:\\new\\t", '\\"', "it's", '5"', "''", '"', "'a"),
     *("$HOME", "$", "${", "${run.name}", "\\${x}", "\\\\${x", "$${a}", "{RANK}", "{", "}", "{}", "{a: b}", "[a|h100]"),
+    *("[INST] hi [/INST]", "{RANK}-{WORLD_SIZE}", "[a] [b]", "[1],[2]", "{a: 1}{b: 2}", "[a,,b]", "[a(]", "{a: 1,}"),
     *("a,b", ",", "a, b", "[a,b]", "[", "]", "a[1,2]", "[1],[2]", "(", ")", "f(x)", "range(1,3)", "choice(a)", "a:b"),
     *(
         "mlx5_0:1,mlx5_1:1",
@@ -159,8 +161,17 @@ def may_stand_alone(position: Position, text: str) -> bool:
     quotes = len(text) > 1 and text[0] == text[-1] and text[0] in "\"'"
     listed = text[:1] == "[" and text[-1:] == "]" and any(get_origin(one) is list for one in among)
     mapped = text[:1] == "{" and text[-1:] == "}" and any(get_origin(one) is dict for one in among)
+    if str in among and is_no_whole(text):
+        listed = mapped = False
     word = text.lower() in ("null", "~", "true", "false") and among != (str,)
     return not (quotes or listed or mapped or word or text == MARK)
+
+
+def is_no_whole(text: str) -> bool:
+    """Return whether a text between brackets is surely no list and no mapping, with or without quotes in it."""
+    depths = list(accumulate((one in "([{") - (one in ")]}") for one in text))
+    divided = depths[-1:] != [0] or 0 in depths[:-1] or ",," in text
+    return text == "{}" or (divided and not set("'\"") & set(text))
 
 
 def config_of(*words: str, **more: Any) -> Config:
@@ -216,7 +227,7 @@ def test_text_stays_in_files_when_it_is_resumed_and_in_what_cfg_prints(
     config = config_of(*(f"{position.key}={typed(position.value(text))}" for position, text in given_))
     file = folder / "job/mine.yaml"
     file.parent.mkdir()
-    file.write_text(f"# @package _global_\n{dump(config)}", errors="surrogateescape")
+    file.write_text(dump(config), errors="surrogateescape")
     assert load(file) == config
     assert config_of("groups.count=2", base=config) == config
     assert config_of("job=mine", config_dir=str(folder)) == config

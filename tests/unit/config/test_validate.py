@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import os
+import re
 from operator import attrgetter
 from pathlib import Path
 from typing import Any
@@ -195,6 +196,36 @@ def test_what_makes_no_sense_is_refused_by_name(settings: dict[str, Any], names:
 )
 def test_what_makes_sense_passes(settings: dict[str, Any]) -> None:
     check(config(**settings))
+
+
+LAUNCHERS = ["torchrun", "accelerate", "deepspeed", "horovodrun"]
+MODULES = ["torch.distributed.run", "torch.distributed.launch", "accelerate.commands.launch"]
+BEFORE = [
+    [],
+    ["apptainer", "exec", "--nv", "img.sif"],
+    ["conda", "run", "--no-capture-output", "-n", "env"],
+    ["numactl"],
+]
+AFTER = [[], ["launch"], ["--nproc-per-node", "8"]]
+
+
+@pytest.mark.parametrize("before", BEFORE, ids=" ".join)
+@pytest.mark.parametrize("after", AFTER, ids=" ".join)
+@pytest.mark.parametrize("launcher", [*LAUNCHERS, *MODULES])
+def test_what_starts_ranks_is_refused_as_an_interpreter(launcher: str, before: list[str], after: list[str]) -> None:
+    called = ["python3", "-m", launcher] if launcher in MODULES else [launcher]
+    for words in ([*before, *called, *after], [*before, *called[:-1], f"/opt/bin/{launcher}", *after]):
+        for python in (words, " ".join(words)):
+            said = refusal(job__python=python)
+            assert said.startswith(f"job.python: {launcher} starts ranks, and ftslurm takes its place")
+            assert {"job.script", "groups.workers", "groups.nodes"} <= {*re.findall(r"\w+\.\w+", said)}
+
+
+@pytest.mark.parametrize("name", LAUNCHERS)
+@pytest.mark.parametrize("option", ["-n", "--name", "-p"])
+def test_a_name_like_that_of_a_launcher_is_none(name: str, option: str) -> None:
+    check(config(job__python=["conda", "run", "--live-stream", option, name, "python"]))
+    check(config(job__python=f"/envs/{name}/bin/python"))
 
 
 def test_a_dotted_key_finds_its_value() -> None:

@@ -8,6 +8,7 @@ import pytest
 from made_up_gpus import machine, write
 
 from ftslurm.guard import gpus
+from ftslurm.slurm.commands import GPU_VARIABLES
 from ftslurm.worker import session
 
 
@@ -37,7 +38,7 @@ def test_they_are_taken_only_where_slurm_gives_none(
     there = gpus.names(node(tmp_path, *(f"nvidia{number}" for number in range(4))))
     monkeypatch.setattr(gpus, "names", lambda: there)
     monkeypatch.setenv("FTSLURM_GPUS", who)
-    for name in session.GPU_VARIABLES:
+    for name in GPU_VARIABLES:
         monkeypatch.setenv(name, "")  # noted, so that what choose_gpus sets is undone
         monkeypatch.delenv(name)
     for name, value in given.items():
@@ -47,7 +48,7 @@ def test_they_are_taken_only_where_slurm_gives_none(
             session.choose_gpus("1:1")
         return
     session.choose_gpus("1:1")
-    shown = {name: value for name in session.GPU_VARIABLES if (value := session.os.environ.get(name))}
+    shown = {name: value for name in GPU_VARIABLES if (value := session.os.environ.get(name))}
     assert shown == ({"ZE_AFFINITY_MASK": "5"} if given else {"CUDA_VISIBLE_DEVICES": "1"})
 
 

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 from programs import Programs
 
-from ftslurm.config.schema import Config
+from ftslurm.config.schema import Config, Range
 from ftslurm.errors import ConfigError, EnvironmentProblem
 from ftslurm.submission.capabilities import resolve
 
@@ -25,6 +25,50 @@ def test_where_nobody_could_be_asked_a_plan_is_still_shown(config: Config, monke
     monkeypatch.setenv("PATH", "/nonexistent")
     config.cluster.kind, config.standby.count = "slurm", 1
     assert "cannot check" in resolve(config, preview=True)[0]
+
+
+FORMS = {  # sbatch(1): each notation of a time limit, and how long 7 in its places is
+    "{0}": (60,),
+    "{0}:{1}": (60, 1),
+    "{0}:{1}:{2}": (3600, 60, 1),
+    "{0}-{1}": (86400, 3600),
+    "{0}-{1}:{2}": (86400, 3600, 60),
+    "{0}-{1}:{2}:{3}": (86400, 3600, 60, 1),
+}
+
+
+@pytest.mark.parametrize("form", FORMS)
+@pytest.mark.parametrize("numbers", ["1 0 0 0", "2 0 0 0", "02 00 00 00", "3 0 0 0", "1 59 9 9", "0 2 1 0", "0 0 0 0"])
+@pytest.mark.parametrize("place", ["cluster.time", "cluster.sbatch.time", "SBATCH_TIMELIMIT", "cluster.ranges"])
+def test_a_time_limit_is_longer_than_the_warning_before_it(
+    form: str, numbers: str, place: str, config: Config, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("PATH", "/nonexistent")
+    config.cluster.kind, text = "array", form.format(*numbers.split())
+    match place:
+        case "SBATCH_TIMELIMIT":
+            monkeypatch.setenv(place, text)
+        case "cluster.time":
+            config.cluster.time = text
+        case "cluster.sbatch.time":
+            config.cluster.sbatch["time"] = text
+        case _:
+            config.cluster.ranges = [Range("1", time=text)]
+    seconds = sum(int(number) * unit for number, unit in zip(numbers.split(), FORMS[form], strict=False))
+    if 0 < seconds <= config.cluster.signal_s and form.count("-") == 0:
+        with pytest.raises(ConfigError, match=rf"cluster\.time={text} is not longer than cluster\.signal_s=120"):
+            resolve(config, preview=True)
+        config.cluster.signal_s = seconds - 1
+    resolve(config, preview=True)
+
+
+@pytest.mark.parametrize("text", ["UNLIMITED", "infinite", "-1", "soon", "1-", ":1", ""])
+def test_a_limit_that_is_none_or_unknown_is_left_to_sbatch(
+    text: str, config: Config, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("PATH", "/nonexistent")
+    config.cluster.kind, config.cluster.time = "slurm", text
+    resolve(config, preview=True)
 
 
 @pytest.mark.parametrize("kind", ["nccl", "baby-nccl"])

@@ -67,6 +67,15 @@ def test_a_module_is_found_without_importing_its_package(module: str, said: str 
     assert said in str(refused.value)
 
 
+@pytest.mark.parametrize("name", ["train.sh", "train", "run.sbatch", "train.py.bak"])
+@pytest.mark.parametrize("head", ["#!/bin/bash\n", "#SBATCH --nodes=2\n", "set -e\n"])
+def test_a_shell_script_is_named_as_such(name: str, head: str, tmp_path: Path) -> None:
+    script = tmp_path / name
+    script.write_text(f'{head}export A=1\npython train.py "$@"\n')
+    with pytest.raises(ConfigError, match=rf"^job\.script: {script} is no Python: .* cluster\.setup"):
+        preflight.check_script(job(script=str(script)))
+
+
 @pytest.mark.parametrize(
     "python",
     [

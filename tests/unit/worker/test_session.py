@@ -17,6 +17,7 @@ import pytest
 
 from ftslurm.protocol import messages, outbox
 from ftslurm.protocol.position import Position
+from ftslurm.slurm.commands import GPU_VARIABLES
 from ftslurm.worker import session
 
 RANKS = tuple(messages.Rank(rank, "n1", rank, 0) for rank in range(2))
@@ -109,7 +110,7 @@ def test_the_gpus_of_any_maker_are_narrowed_once(
 ) -> None:
     (tmp_path / "kfd").touch()
     monkeypatch.setattr(session, "AMD", str(tmp_path / "kfd" if amd else tmp_path / "none"))
-    for name in session.GPU_VARIABLES:
+    for name in GPU_VARIABLES:
         monkeypatch.delenv(name, raising=False)
     for name, value in given.items():
         monkeypatch.setenv(name, value)
@@ -119,7 +120,7 @@ def test_the_gpus_of_any_maker_are_narrowed_once(
 
 
 def test_a_node_that_names_no_gpus_is_told_with_the_variables(monkeypatch: pytest.MonkeyPatch) -> None:
-    for name in session.GPU_VARIABLES:
+    for name in GPU_VARIABLES:
         monkeypatch.delenv(name, raising=False)
     with pytest.raises(RuntimeError, match=r"shows 0 GPUs .*ROCR_VISIBLE_DEVICES.*not set"):
         session.choose_gpus("0:1")

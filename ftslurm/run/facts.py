@@ -155,7 +155,7 @@ def _last_line(output: Path) -> str | None:
     lines = end_of(output, 4096).decode(errors="replace").splitlines()
     last = lines[-1] if lines else ""
     ours = last.removeprefix("ftslurm: ")  # of the batch script (submission/setup_lines.py), or a refusal
-    return (of_log(output) if ours == last else ours) if output.exists() else None
+    return (of_log(output) or last if ours == last else ours) if output.exists() else None
 
 
 def job_of(run: RunDir) -> str | None:

@@ -1,8 +1,7 @@
 """Chooses the line of a script's output that says best why it has ended.
 
 The latest of these counts: the first line of an exception whose traceback is printed, or a line that reports an error.
-Without one it is the last line that is neither a warning nor known noise. A warning is never chosen: libraries print
-many while a process ends.
+A warning is never chosen: libraries print many while a process ends. Nor is any other line: it may be one of progress.
 """
 
 from __future__ import annotations
@@ -28,7 +27,7 @@ _WARNING = re.compile(r"(?i)\bwarn(?:ing)?s?\b|\b\w+Warning\b|^\[W\d{4} ")
 _ERROR = re.compile(
     r"(?:[Ee]rror|ERROR|Exception|Interrupt)\b(?:[:(\]]|$)|\bERROR\b|\b(?:FATAL|[Ff]atal)\b|^\[E\d{4} "
     r"|[Tt]erminate called after|^\s*what\(\):|Segmentation fault|[Oo]ut of memory|\bOOM\b|[Aa]ssertion .*failed"
-    r"|panicked at|No space left on device"
+    r"|panicked at|No space left on device|\b(?:free|malloc|realloc)\(\): |\bdouble free\b"
 )
 # What faulthandler writes when a process crashes: the error, the stacks of all threads, names of modules.
 _CRASH = re.compile(
@@ -37,17 +36,12 @@ _CRASH = re.compile(
     re.MULTILINE,
 )
 _ABORTED = "Fatal Python error: Aborted"  # what aborts a process says why just before
-# What libraries print below an error: "Set the environment variable X=1 for a complete stack trace."
-_ADVICE = re.compile(
-    r"(?i:^\W*(?:note: |for \w+ )?(?:re-?run|run|set|use|try|consider|compile)\b).*\b[A-Z]+_[A-Z0-9_]+[=`]"
-    r"|(?i:^\W*(?:see http|for more (?:information|details)\b|try .*--help\b))"
-)
 _NO_ERROR = re.compile(r"^\s*frame #\d+: |^Exception raised from |(?i:\b(?:no|0|without) errors?\b)")
 
 
 def choose(text: str) -> str:
     """Return the line to quote from the end of a script's output; empty: there is none."""
-    error = plain = ""
+    error = ""
     lines = _telling(_CRASH.sub(_crashed, text))
     for line in lines:
         if _TRACEBACK.search(line):
@@ -55,14 +49,10 @@ def choose(text: str) -> str:
         elif is_warning(line):
             continue
         elif line.startswith(_ABORTED):
-            plain = plain or line
+            error = error or line
         elif is_error(line):
             error = line
-        elif not _ADVICE.search(line) and not (
-            plain and line.startswith(("  ", "\t"))
-        ):  # indented: what belongs to another line
-            plain = line
-    return shorten((error or plain).strip())
+    return shorten(error.strip())
 
 
 def of_log(log: str | Path) -> str:

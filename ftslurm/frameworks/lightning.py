@@ -14,13 +14,21 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 import lightning
-from lightning.pytorch.callbacks import ModelCheckpoint
+from lightning.pytorch.callbacks import Callback, ModelCheckpoint
 from lightning.pytorch.strategies import DDPStrategy
 from torch.optim import Optimizer
 from torch.utils.data import DataLoader
 
 from ftslurm.checkpoint import Stateful
-from ftslurm.frameworks.training import GROUP, FrameworkError, Training, check_version, settings, updates_per_epoch
+from ftslurm.frameworks.training import (
+    GROUP,
+    FrameworkError,
+    Training,
+    check_version,
+    settings,
+    tell_unheld,
+    updates_per_epoch,
+)
 
 check_version("lightning", ">=2.6.6,<2.7")
 
@@ -43,6 +51,7 @@ class FaultTolerantStrategy(DDPStrategy):  # type: ignore[misc]
         super().setup(trainer)
         if not self.lightning_module.automatic_optimization:
             raise FrameworkError("manual optimization is not supported: which of its steps is a commit is unknown")
+        tell_unheld(one for one in trainer.callbacks if type(one).state_dict is Callback.state_dict)
         for one in trainer.checkpoint_callbacks:
             one.dirpath = os.path.join(one.dirpath, f"group-{GROUP}")  # noqa: PTH118 it may be a URL
 

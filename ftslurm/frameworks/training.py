@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import itertools
 import os
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from datetime import timedelta
 from importlib.metadata import version
 from typing import Any
@@ -37,6 +37,13 @@ def check_version(package: str, tried: str) -> None:
     """Warn if the installed version of a framework has not been tried."""
     if (found := version(package)) not in SpecifierSet(tried):
         complain(f"{package} {found} has not been tried with ftslurm.frameworks: install {package}{tried}")
+
+
+def tell_unheld(callbacks: Iterable[object]) -> None:
+    """Name the callbacks of the script among those whose state is neither healed nor saved."""
+    libraries = ("ftslurm", "transformers", "lightning")
+    if names := [type(one).__name__ for one in callbacks if type(one).__module__.partition(".")[0] not in libraries]:
+        complain(f"the state of {' and '.join(names)}, if any, is neither healed nor saved: see docs/fault-tolerant.md")
 
 
 def updates_per_epoch(loader: DataLoader, per_update: int) -> int:
@@ -160,7 +167,7 @@ class Training:
 
         If a group dies meanwhile, the values of this one: equal weights give equal values.
         """
-        means = torch.tensor(values, device="cuda" if torch.cuda.is_available() else "cpu")
+        means = torch.tensor(values, dtype=torch.float64, device="cuda" if torch.cuda.is_available() else "cpu")
         return means.tolist() if self._reduce(means) else [*values]
 
     def save(self) -> None:

@@ -17,8 +17,7 @@ from torch.utils.data import DataLoader
 from transformers import TrainerCallback, TrainerControl, TrainerState, TrainingArguments
 from transformers.trainer_callback import ExportableState
 
-from ftslurm.errors import complain
-from ftslurm.frameworks.training import GROUP, FrameworkError, Training, check_version, updates_per_epoch
+from ftslurm.frameworks.training import GROUP, FrameworkError, Training, check_version, tell_unheld, updates_per_epoch
 
 check_version("transformers", ">=5.23,<5.24")
 OF_STATE = """
@@ -37,11 +36,7 @@ class Trainer(transformers.Trainer):  # type: ignore[misc]
         if self.is_fsdp_enabled or self.is_deepspeed_enabled:
             raise FrameworkError("FSDP and DeepSpeed are not supported inside a replica group: use DDP")
         self.args.output_dir += f"/group-{GROUP}"
-        names = [type(one).__name__ for one in callbacks or () if not isinstance(one, ExportableState)]
-        if names:
-            complain(
-                f"not healed and not saved, if they have a state: {', '.join(names)} (ExportableState makes it so)"
-            )
+        tell_unheld(one for one in self.callback_handler.callbacks if not isinstance(one, ExportableState))
 
     def get_train_dataloader(self) -> DataLoader:
         self.loader = super().get_train_dataloader()

@@ -1,4 +1,4 @@
-"""The batches of the modules for frameworks: every batch once and in order, whatever happens to the groups."""
+"""What the modules for frameworks share: every batch once and in order, whatever happens to the groups."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch.utils.data import BatchSampler, DataLoader, DistributedSampler, IterableDataset, RandomSampler
 
-from ftslurm.frameworks.training import Batches, FrameworkError, updates_per_epoch
+from ftslurm.frameworks.training import Batches, FrameworkError, tell_unheld, updates_per_epoch
 
 GROUPS = 3
 # Updates: how many groups take part, and whether they commit.
@@ -60,6 +60,16 @@ def test_each_epoch_has_every_example_once_and_no_update_skips_one(
 def test_the_updates_of_an_epoch_are_enough_for_its_batches(batches: int, per_update: int) -> None:
     updates = updates_per_epoch(loader(batches, 1, "in order"), per_update)
     assert (updates - 1) * per_update < batches <= updates * per_update
+
+
+def test_callbacks_of_the_script_without_a_healed_state_are_named(capsys: pytest.CaptureFixture[str]) -> None:
+    class Best:
+        pass
+
+    tell_unheld([])
+    assert capsys.readouterr().err == ""
+    tell_unheld([Best(), type("Printer", (), {"__module__": "transformers.trainer_callback"})()])
+    assert "the state of Best, if any, is neither healed nor saved" in capsys.readouterr().err
 
 
 def test_a_stream_is_refused() -> None:

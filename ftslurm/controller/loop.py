@@ -345,10 +345,11 @@ class Controller:
             case Received():
                 self._received(news)
             case LauncherPrinted(step, line):
+                if self._printed(step, line):  # else it would hide why
+                    return
                 before = self.last_printed.get(step, "")
                 goes_on = before.startswith(SRUN_SAYS) and line.startswith(SRUN_SAYS)  # a site's filter uses two lines
                 self.last_printed[step] = f"{before}; {line.removeprefix(SRUN_SAYS)}"[:MOST_SAID] if goes_on else line
-                self._printed(step, line)
             case StepEnded(step, codes, killed):
                 printed, saved = self.last_printed.pop(step, None), self.state.lineage.checkpoint
                 with self.errors.contain("what is in checkpoint.dir", news):  # the end of a step is never dropped
@@ -384,18 +385,21 @@ class Controller:
         elif event is not None:
             self.events.append(event)
 
-    def _printed(self, step: StepId, line: str) -> None:
-        """Read a line of a launcher's stderr: the first sign of most failures."""
+    def _printed(self, step: StepId, line: str) -> bool:
+        """Read a line of a launcher's stderr: the first sign of most failures. Return whether it tells of a task."""
+        told = False
         for found in self.scheduler.printed(line):
             match found:
                 case Ask():
                     self._ask(found)
                 case Evidence():
+                    told = True
                     self._failing(step, classified(found))
                 case StopAsked() if self.separate_jobs:
                     self._own_job_ends([found])
                 case _:
                     self.events.append(found)
+        return told
 
     def _failing(self, step: StepId, evidence: Evidence) -> None:
         """Handle what the launcher tells of a failure of its step."""

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 import shlex
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
@@ -11,13 +10,12 @@ from rich.console import Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
-from ftslurm.core.groups.verdict import describe
+from ftslurm.core.groups.verdict import describe, kind
 from ftslurm.core.state.model import Phase
 from ftslurm.monitor import sentences, stack_text
 from ftslurm.monitor.status import GroupStatus, RunStatus
 from ftslurm.protocol import traces
 from ftslurm.protocol.causes import Cause
-from ftslurm.protocol.records import StepExited
 from ftslurm.protocol.run_states import WITHOUT_GROUPS
 from ftslurm.run import deliveries
 from ftslurm.run.directory import RunDir
@@ -27,7 +25,6 @@ _OUTCOMES = {"succeeded": "bold green", "failed": "bold red", "stopped": "bold m
 _RESTARTS_SHOWN = 20
 _FAILURES_SHOWN = 4
 _TRACEBACK_LINES = 8
-_NUMBERS = re.compile(r"0x[0-9a-fA-F]+|\d+")
 
 
 def summary(status: RunStatus, run: RunDir, followed: bool = False) -> RenderableType:
@@ -104,16 +101,8 @@ def failing(groups: Iterable[GroupStatus]) -> list[list[GroupStatus]]:
     same: dict[object, list[GroupStatus]] = {}
     for group in groups:
         if group.down or group.phase is Phase.FAILED:
-            same.setdefault(_kind(group.last), []).append(group)
+            same.setdefault(group.last and kind(group.last), []).append(group)
     return list(same.values())
-
-
-def _kind(end: StepExited | None) -> object:
-    """Return what failures of the same kind have in common: neither the place nor the numbers in an error."""
-    if end is None:
-        return None
-    calls = tuple(traces.frames(end.traceback or ""))
-    return end.cause, end.code, end.signal, calls, _NUMBERS.sub("", end.error or "")
 
 
 def failures(groups: Iterable[GroupStatus], known: str = "") -> RenderableType | None:

@@ -56,7 +56,7 @@ class Blame(Enum):
     """What a cause says about the node on which the attempt ended."""
 
     NOTHING = 0
-    IF_AGAIN = 1  # a group that fails twice there, and nowhere else, makes it suspect
+    IF_AGAIN = 1  # a group that fails twice there, and none elsewhere, makes it suspect
     AT_ONCE = 2  # it is left out already
     BROKEN = 3  # it is left out for the rest of the run, if there are others
 
@@ -79,7 +79,7 @@ class Row(Value):
         blame: what it says about the node.
         again: when the next attempt follows.
         with_job: the step's whole Slurm job may be gone.
-        hopeless: if it ends every group before its first step, with the same error, another attempt would not help.
+        hopeless: if it ends every group alike before its first step, another attempt would not help.
     """
 
     words: str

@@ -60,9 +60,38 @@ def test_in_array_mode_a_group_that_fails_on_a_drained_node_gets_another_job(
     run.finish()
 
 
+BYE = """\
+import os, sys, time
+from torchft import Manager
+print("loading", os.environ["REPLICA_GROUP_ID"], time.time(), file=sys.stderr)
+sys.exit(4)
+"""
 CHECK = """#!/bin/sh
 case $FTSLURM_NODE in n2) echo "GPU 3 has fallen off the bus"; exit 3 ;; esac
 """
+
+
+@pytest.mark.parametrize(
+    ("python", "said"),
+    [
+        pytest.param("nosuchpython", "nosuchpython: No such file or directory", id="no python"),
+        pytest.param("/bin/false", "exit code 1", id="a silent one", marks=pytest.mark.nightly),
+        pytest.param("", "its log says: loading", id="another line and time for each group"),
+    ],
+)
+def test_what_fails_everywhere_from_the_start_ends_the_run_and_is_no_nodes_fault(
+    slurm: Backend, tmp_path: Path, python: str, said: str
+) -> None:
+    (script := tmp_path / "bye.py").write_text(BYE)
+    noted = tmp_path / "broken.jsonl"
+    words = ["groups.count=2", "cluster.spare_nodes=2", f"cluster.exclude_file={noted}"]
+    run = slurm.start(*words, *([f"job.python={python}"] if python else []), script=script)
+    run.finish(1)
+    assert "every group failed before its first step, all in the same way" in run.text
+    assert said in run.text
+    assert len(run.named("step_exited")) <= 4
+    assert run.named("node_excluded") == []
+    assert not noted.exists()
 
 
 def test_what_one_run_knows_of_a_broken_node_the_next_one_does(slurm: Backend, tmp_path: Path) -> None:

@@ -7,7 +7,7 @@ from typing import Any
 from ftslurm.config.store_url import is_url
 from ftslurm.core.groups import fault_drills, finishing, placement, reports, restart
 from ftslurm.core.groups.launching import has_room
-from ftslurm.core.groups.verdict import classify, describe
+from ftslurm.core.groups.verdict import classify, describe, kind
 from ftslurm.core.jobs import queue
 from ftslurm.core.state import errands
 from ftslurm.core.state.actions import DistrustCheckpoints, NoteBroken
@@ -25,7 +25,6 @@ PATIENT_STARTS = 3  # launches that reached no node before the same error from a
 DUD_STARTS = 3  # starts in a row without an address after which the Lighthouse is given up
 MOST_EXITS = 1000  # exits of one unit that are kept
 MOST_SIGNS = 8  # pieces of evidence that are journaled
-_STANDBYS = -1  # stands for all of them among the groups that have found a node suspect
 
 
 def ended(turn: Turn, event: Ended, unit: Unit) -> None:
@@ -255,61 +254,61 @@ def _group_failed(turn: Turn, unit: Unit, verdict: Exit) -> None:
 
 def _got_anywhere(turn: Turn) -> bool:
     """Return whether a step was ever committed or, without a quorum, a script ran for BACKOFF_MAX_S."""
-    ran = (e.healthy_s for u in turn.state.groups for e in u.exits) if turn.independent else ()
-    return turn.lineage.step > 0 or any(seconds >= restart.BACKOFF_MAX_S for seconds in ran)
+    longest = max(e.healthy_s for u in turn.state.groups for e in u.exits)
+    return turn.lineage.step > 0 or longest >= restart.BACKOFF_MAX_S
 
 
 def _all_failed_alike(state: RunState) -> bool:
-    """Return whether every group has failed with the same error, one that another attempt is not likely to mend."""
-    if state.table.count(Trait.HAS_FAILED) < state.table.groups:
-        return False
+    """Return whether all groups have failed alike, in a way that another attempt is not likely to mend."""
     groups = state.groups
-    ends = [unit.exits[-1] for unit in groups]
-    if len(ends) == 1:
-        ends = list(groups[0].exits[-2:])  # a single failure of one group may be chance
-    if not all(e.launched for e in ends) and min(len(unit.exits) for unit in groups) < PATIENT_STARTS:
-        return False  # slurmctld may be away for a moment
-    words = {e.error for e in ends}
-    return len(ends) > 1 and len(words) == 1 and None not in words and all(e.cause.row.hopeless for e in ends)
+    ends = [e for unit in groups for e in unit.exits[-1 if len(groups) > 1 else -2 :]]  # one of one may be chance
+    fewest = min(len(unit.exits) for unit in groups)
+    if fewest < (1 if all(e.launched for e in ends) else PATIENT_STARTS):  # slurmctld may be away for a moment
+        return False
+    return len(ends) > 1 and len({kind(e) for e in ends}) == 1 and ends[0].cause.row.hopeless
 
 
 def last_failure(state: RunState) -> str | None:
     """Return how the last group failed that did not come back, an exception without its place; None: none did."""
     last = (next((e for e in reversed(u.exits) if e.cause.row.failure or e.healthy_s), None) for u in state.groups)
-    failed = [end for end in last if end is not None and end.cause.row.failure]
-    if not failed:
+    failed = (end for end in last if end is not None and end.cause.row.failure)
+    end = max(failed, key=lambda end: end.time, default=None)
+    if end is None:
         return None
-    end = max(failed, key=lambda end: end.time)
     return end.error if end.cause is Cause.USER_ERROR and end.error else describe(end)
 
 
 def _blame(turn: Turn, unit: Unit) -> None:
     """Exclude a node with broken hardware, or the one on which a group keeps failing, if there are others.
 
-    The latter is readmitted if the group fails elsewhere too. Both are used again when no other node is free.
+    The latter is readmitted if a group fails elsewhere too. Both are used again when no other node is free.
     """
     if turn.local:
         return
-    number = _STANDBYS if unit.group is None else unit.group
-    last, broken = unit.exits[-1], {e.node for e in unit.exits if e.cause.row.blame is Blame.BROKEN}
-    node = placement.suspect(unit.exits, restart.WINDOW_S)
-    fails = last.cause.row.blame is Blame.IF_AGAIN
-    for other in sorted(turn.nodes.out(Out.BLAMED) - broken - {node}):
-        if fails and turn.nodes.of(other).group == number:
-            turn.take_back(other, f"group {unit.group} fails elsewhere too")
-            errands.add(turn, NoteBroken(other))
-    reason = f"group {unit.group} failed there {placement.TWICE} times, and nowhere else"
-    if last.cause.row.blame is Blame.BROKEN and last.node is not None:
-        node, reason = last.node, f"{last.cause.row.words}: {last.error}"
+    last, groups = unit.exits[-1], turn.state.groups
+    broken, node, reason = last.cause.row.blame is Blame.BROKEN, last.node, f"{last.cause.row.words}: {last.error}"
+    if last.cause.row.blame is Blame.IF_AGAIN:
+        node = placement.suspect(unit, groups, restart.WINDOW_S)
+        reason = f"group {unit.group} failed there {placement.TWICE} times, and nowhere else"
+        for other in sorted(turn.nodes.out(Out.BLAMED)):
+            suspects = (placement.suspect(group, groups, restart.WINDOW_S) for group in groups)
+            if not turn.nodes.of(other).why and other not in suspects:
+                turn.take_back(other, f"group {unit.group} fails elsewhere too")
+                errands.add(turn, NoteBroken(other))
+    elif not broken:
+        return
     if node is None or turn.nodes.of(node).out:
         return
+    # Does the script work? Then a step was taken, or another group has lived for longer than this one's last attempt.
+    lives = (u.marks.hello or turn.now for u in turn.table.in_phase(Phase.STARTING, Phase.RUNNING))
+    works = broken or _got_anywhere(turn) or min(lives, default=turn.now) < unit.exits[-2].time
     others = turn.table.in_phase(*LIVE, Phase.PENDING)  # groups that are down return to their places
     beside = (other for other in others if other.name != unit.name)
-    if node in broken or has_room(turn, pool_of(unit.group, turn.config), beside, avoid=node):
+    if works and (broken or has_room(turn, pool_of(unit.group, turn.config), beside, avoid=node)):
         turn.do(records.NodeExcluded(node=node, group=unit.group, reason=reason))
         if unit.current.drilled is None:  # a drill says nothing about the node to other runs
             errands.add(turn, NoteBroken(node, reason))
-        turn.node(node, out=Out.BLAMED, since=turn.now, group=number)
+        turn.node(node, out=Out.BLAMED, since=turn.now, why=reason if broken else "")
 
 
 def too_late(turn: Turn) -> str:

@@ -6,7 +6,8 @@ from collections.abc import Iterable, Mapping, Sequence
 
 from immutables import Map
 
-from ftslurm.core.state.model import NOWHERE, Allocation, Exit, Place
+from ftslurm.core.groups.verdict import kind
+from ftslurm.core.state.model import NOWHERE, Allocation, Place, Unit
 from ftslurm.protocol.causes import Blame
 
 _NO_LEAVES: Map[str, str] = Map()
@@ -108,16 +109,23 @@ def _key(allocation: Allocation) -> str | None:
 TWICE = 2  # failures of one group on one node, and none elsewhere, that make the node suspect
 
 
-def suspect(exits: Sequence[Exit], window_s: float) -> str | None:
-    """Return the only node on which a group keeps failing; None: there is no such node.
+def suspect(unit: Unit, groups: Iterable[Unit], window_s: float) -> str | None:
+    """Return the only node on which a group keeps failing in ways in which no group fails elsewhere, or None.
 
     Args:
-        exits: every exit of the group, oldest first; those of the last window_s count, as for its restart budget.
+        unit: the group. Failures count that are less than window_s older than its last one.
+        groups: all groups.
     """
-    recent = (e for e in exits if exits[-1].time - e.time < window_s)
-    ends = [e for e in recent if e.launched and e.cause.row.blame is Blame.IF_AGAIN]
-    if len(ends) < TWICE:
+    ends = [e for e in unit.exits if e.launched and e.cause.row.blame is Blame.IF_AGAIN]
+    ends = [e for e in ends if ends[-1].time - e.time < window_s]
+    where = [{e.node} if e.node else set(e.nodes) for e in ends]
+    if len(ends) < TWICE or len(common := set.intersection(*where)) != 1:
         return None
-    blamed = [{e.node} if e.node is not None else set(e.nodes) for e in ends]
-    common = set.intersection(*blamed)
-    return min(common) if len(common) == 1 else None
+    (node,) = common
+    elsewhere = [
+        e
+        for group in groups
+        for e in group.exits
+        if ends[-1].time - e.time < window_s and node not in ((e.node,) if e.node else e.nodes)
+    ]
+    return node if sum(all(kind(e) != kind(other) for other in elsewhere) for e in ends) >= TWICE else None

@@ -7,6 +7,7 @@ from itertools import takewhile
 from typing import NamedTuple, TypeAlias
 
 from ftslurm.config.schema import RestartConfig
+from ftslurm.core.groups.verdict import kind
 from ftslurm.core.state.model import Exit
 from ftslurm.protocol.causes import Again, Blame, Cause
 
@@ -105,8 +106,8 @@ def _same_error(failures: Sequence[Exit]) -> str:
     if not failures:
         return ""
     last = failures[-1]
-    same = list(takewhile(lambda other: _is_same(other, last), reversed(failures[:-1])))
-    if not same or last.error is None or last.echo:
+    same = list(takewhile(lambda e: (e.step, kind(e)) == (last.step, kind(last)), reversed(failures[:-1])))
+    if not same or last.cause not in (Cause.USER_ERROR, Cause.LEFT_EARLY) or last.error is None or last.echo:
         return ""
     if last.restored is not None and (last.step or 0) > last.restored:
         return f"({last.step}), again after the checkpoint of step {last.restored}"
@@ -114,17 +115,6 @@ def _same_error(failures: Sequence[Exit]) -> str:
         return f"on {_on(same[0])} and on {_on(last)}"
     reached = last.restored if last.step is None else last.step
     return f"({reached}), for the third time" if reached is not None and len(same) > 1 else ""
-
-
-def _is_same(one: Exit, other: Exit) -> bool:
-    alike = one.cause is other.cause in (Cause.USER_ERROR, Cause.LEFT_EARLY) and one.step == other.step
-    return alike and _plain(one.error or "") == _plain(other.error or "")
-
-
-def _plain(error: str) -> str:
-    """Return an error without memory addresses, which differ from process to process."""
-    first, *rest = error.split("0x")
-    return "0x".join([first, *(part.lstrip("0123456789abcdefABCDEF") for part in rest)])
 
 
 def _hint(failures: Sequence[Exit]) -> str:

@@ -205,6 +205,18 @@ def silent_siblings(unit: Unit) -> tuple[str, ...]:
     return tuple(node for node in unit.place.nodes if node not in heard)
 
 
+def kind(end: Exit | StepExited) -> object:
+    """Return what failures have in common that are alike, though their errors name groups, nodes, files and times.
+
+    That is the cause, the exit code or signal, the exception's type and the innermost call of its traceback. Without a
+    traceback it has the error, without all words that contain a digit, a slash or the node's name.
+    """
+    call = traces.frames(end.traceback or "")[-1:]
+    error = (end.error or "").replace(end.node or "/", "/")
+    words = (error.partition(":")[0] if call else error).split()
+    return end.cause, end.code, end.signal, *call, *(word for word in words if {*word}.isdisjoint("/0123456789"))
+
+
 def signal_name(number: int) -> str:
     """Return the name of a signal: SIGKILL for 9; "signal 63" if it has none."""
     names: dict[int, str] = {int(member): str(member.name) for member in signal.Signals}

@@ -68,7 +68,6 @@ class Trait(Enum):
     JOINED = "it has committed a step and runs"
     ADOPTING = "an earlier controller has launched it, and this one has yet to hear from it"
     WAITING = "it is due and has no place"
-    HAS_FAILED = "an attempt of it has ended"
     RETIRED = "`ftslurm scale` takes it out of the run"
     PARTED = "it runs, and the scripts of some of its ranks, not of all, have ended without an error"
     STANDBY = "it is a standby, in this phase, which is being adopted or not"
@@ -474,8 +473,7 @@ class Node(Value):
 
     out: Out | None = None  # None: it is used
     since: float = 0.0  # when it was left out
-    why: str = ""  # UNFIT: with the words of the check
-    group: int | None = None  # BLAMED: the group
+    why: str = ""  # UNFIT, BLAMED: the words of the check, or of what shows that its hardware is broken
     next_look: float = 0.0  # LOST: when it is probed next
     drained: bool = False  # by a user (`ftslurm drain`): nothing is placed there
     shunned: bool = False  # Slurm drains it: used only if no other is free

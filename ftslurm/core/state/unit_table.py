@@ -40,7 +40,6 @@ def _keys(unit: Unit | None) -> frozenset[Key]:
             Trait.JOINED: unit.joined,
             Trait.ADOPTING: unit.adopting,
             Trait.WAITING: unit.waits_for is not None,
-            Trait.HAS_FAILED: unit.exits,
             Trait.RETIRED: unit.retired,
             Trait.PARTED: unit.phase is Phase.RUNNING and 0 < len(current.over | current.done) < len(unit.pulses),
         }

@@ -10,8 +10,9 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
+from itertools import permutations
 from pathlib import Path
 
 import pytest
@@ -27,10 +28,12 @@ from ftslurm.core.state.events import Asked, Ended, ErrandDone, Event, Explained
 from ftslurm.core.state.model import Phase, Place, Saved, StepId
 from ftslurm.launchers.local import ThisMachine
 from ftslurm.launchers.scheduler import AskOwnState
+from ftslurm.launchers.step_processes import LauncherPrinted
 from ftslurm.protocol import records
 from ftslurm.run import inbox, kept_state, stored_checkpoints
 from ftslurm.run.directory import RunDir
 from ftslurm.run.kept_state import Kept
+from ftslurm.slurm.evidence import read_srun
 
 STEP = StepId("group-0000", 0)
 PLACE = Place(("local0",))
@@ -86,6 +89,23 @@ def test_an_error_in_one_action_is_recorded_and_the_others_are_carried_out(
     controller._write([])
     (line,) = [json.loads(line) for line in controller.run_dir.events.read_text().splitlines()]
     assert (line["event"], line["where"], line["error"]) == ("controller_error", "an action (Launch)", "KeyError: 'x'")
+
+
+@pytest.mark.parametrize("lines", list(permutations([
+    "slurmstepd-n1: error: execve(): nosuchpython: No such file or directory",
+    "srun: error: n1: task 0: Exited with exit code 2",
+    "srun: error: n2: tasks 1-3: Exited with exit code 2",
+    "srun: error: n3: task 4: Killed",
+])))  # fmt: skip
+def test_what_srun_says_of_a_tasks_end_hides_no_other_line(
+    controller: Controller, monkeypatch: pytest.MonkeyPatch, lines: Sequence[str]
+) -> None:
+    monkeypatch.setattr(controller.scheduler, "printed", lambda line: filter(None, [read_srun(line)]))
+    controller.events = []
+    for line in lines:
+        controller._heard(LauncherPrinted(STEP, line))
+    assert controller.last_printed[STEP].startswith("slurmstepd-n1")
+    assert len(controller.events) == 3  # the others are evidence
 
 
 def test_no_line_follows_that_of_the_end(controller: Controller, monkeypatch: pytest.MonkeyPatch) -> None:

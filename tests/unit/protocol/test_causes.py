@@ -64,7 +64,9 @@ def test_a_failure_costs_the_budget_and_nothing_else_does(cause: Cause) -> None:
 @CAUSES
 def test_only_who_may_be_the_nodes_fault_makes_it_suspect(cause: Cause) -> None:
     twice = [Exit(n, 10.0 + n, cause, ("n1",), node="n1", error=str(n)) for n in range(2)]
-    assert suspect(twice, 100.0) == ("n1" if cause.row.blame is Blame.IF_AGAIN else None)
+    assert suspect(Unit("group-0001", 1, exits=tuple(twice)), (), 100.0) == (
+        "n1" if cause.row.blame is Blame.IF_AGAIN else None
+    )
 
 
 @CAUSES

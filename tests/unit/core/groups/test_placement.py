@@ -7,14 +7,15 @@ import random
 
 import pytest
 import said
-from histories import RUNNING, config, granted, killed, node_lost, play, ready, stepped, store
+from histories import RUNNING, STARTED, config, granted, killed, node_lost, play, raised, ready, stepped, store
 from steps import A0, A1, B0, B1, B2, C0, LIGHT0, URL
 
 from ftslurm.config.schema import Config, nodes_needed
-from ftslurm.core.groups.placement import FreePlaces, suspect
+from ftslurm.core.groups.placement import TWICE, FreePlaces, suspect
+from ftslurm.core.groups.verdict import kind
 from ftslurm.core.state import actions as act
 from ftslurm.core.state import events as ev
-from ftslurm.core.state.model import NOWHERE, Allocation, Evidence, Exit, Place, StepId
+from ftslurm.core.state.model import NOWHERE, Allocation, Evidence, Exit, Place, StepId, Unit
 from ftslurm.protocol.causes import Cause
 from ftslurm.slurm.evidence import node_fate
 
@@ -146,7 +147,67 @@ def on(node: str, time: float = 10.0, cause: Cause = Cause.KILLED, named: bool =
     ],
 )
 def test_of_the_nodes_of_a_group_that_keeps_failing_the_suspect_is(exits: list[Exit], suspected: str | None) -> None:
-    assert suspect(exits, 100.0) == suspected
+    assert suspect(unit(1, exits), (), 100.0) == suspected
+
+
+def unit(number: int, exits: list[Exit]) -> Unit:
+    return Unit(f"group-{number:04d}", number, exits=tuple(exits))
+
+
+@pytest.mark.parametrize("seed", range(100))
+def test_what_fails_on_two_nodes_makes_neither_suspect(seed: int) -> None:
+    dice, causes = random.Random(seed), [Cause.KILLED, Cause.USER_ERROR, Cause.HANG, Cause.NETWORK]
+    ends = [
+        [on(dice.choice(["n1", "n2"]), cause=dice.choice(causes)) for _ in range(dice.randint(0, 4))] for _ in "abc"
+    ]
+    units = [unit(number, exits) for number, exits in enumerate(ends)]
+    seen = {(kind(end), end.node) for exits in ends for end in exits}
+    for one, exits in zip(units, ends, strict=True):
+        places = {end.node for end in exits}
+        alone = [end for end in exits if {node for what, node in seen if what == kind(end)} == places]
+        assert suspect(one, units, 100.0) == (exits[0].node if len(places) == 1 and len(alone) >= TWICE else None)
+
+
+def test_what_another_group_saw_long_ago_counts_no_more() -> None:
+    units = [unit(0, [on("n2", 10)]), unit(1, [on("n1", 200), on("n1", 210)])]
+    assert suspect(units[1], units, 100.0) == "n1"
+    assert suspect(units[1], units, 1000.0) is None
+
+
+@pytest.mark.parametrize("seed", range(50))
+def test_before_the_script_has_worked_no_failure_is_a_nodes(seed: int) -> None:
+    """The groups take turns to fail before the first step, each attempt in a way of its own."""
+    dice, time, history = random.Random(seed), 4.0, [(0.0, granted(5)), *STARTED[1:]]
+    for attempt in range(4):
+        for name in dice.sample(["group-0000", "group-0001"], 2):
+            step, again = StepId(name, attempt), StepId(name, attempt + 1)
+            error, started = dice.choice(["KeyError: a", "OSError: b", "ValueError: c"]), dice.random() < 0.5
+            end = dice.choice([killed(step), raised(step, error, started)])
+            history += [(time, end), (time + 65, ready(again)), (time + 66, store(again))]
+            time += 1.0
+        time += 70.0
+    story = play(*history)
+    assert story.ids(act.Launch, since=150) or story.outcome() == "failed"
+    assert (story.records("node_excluded"), story.all(act.NoteBroken)) == ([], [])
+
+
+def test_a_node_on_which_a_script_fails_that_runs_elsewhere_is_suspect_before_the_first_step() -> None:
+    back = (5, ready(B1)), (6, store(B1))
+    story = play(
+        (0, granted(3)),
+        *STARTED[1:],
+        (4.5, raised(B0, "OSError: /local/disk")),
+        *back,
+        (9, raised(B1, "OSError: /local/disk")),
+    )
+    assert [record["node"] for record in story.records("node_excluded")] == ["n2"]
+
+
+def test_another_group_that_fails_in_the_same_way_elsewhere_clears_the_node() -> None:
+    story = play((0, granted(4)), *RUNNING[1:], (30, raised(B0)), (40, raised(B1)), (50, raised(A0)), (70,))
+    assert [record["node"] for record in story.records("node_excluded")] == ["n2"]
+    assert story.records("node_restored") == [{"node": "n2", "reason": "group 0 fails elsewhere too"}]
+    assert [(note.node, note.reason == "") for note in story.all(act.NoteBroken)] == [("n2", False), ("n2", True)]
 
 
 def test_the_node_on_which_a_group_keeps_failing_is_excluded_and_the_group_moves() -> None:

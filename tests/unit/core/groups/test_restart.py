@@ -226,7 +226,7 @@ def test_an_error_that_follows_the_script_to_another_node_gives_the_group_up() -
 
 def test_groups_that_fail_to_start_in_different_ways_end_the_run_by_their_budgets() -> None:
     starts = [
-        (at + g / 2, raised(ev.StepId(f"group-{g:04d}", n), f"OSError: {at + g}", started=False))
+        (at + g / 2, raised(ev.StepId(f"group-{g:04d}", n), f"OSError: {'abcdef'[n + 3 * g]}", started=False))
         for n, at in enumerate((4, 9, 14))
         for g in (0, 1)
     ]

@@ -123,7 +123,12 @@ def test_a_command_that_no_node_can_run_ends_the_run_and_breaks_no_node(groups: 
 
 
 def test_a_group_leaves_a_node_that_lacks_the_command() -> None:
-    story = play((0, granted(4)), (1, LIGHTHOUSE_UP), (2, said.node_checked(A0, "n1")), config=settings())
+    story = play(
+        (0, granted(4)),
+        (1, LIGHTHOUSE_UP),
+        (2, said.node_checked(A0, "n1"), said.hello(A0, 0, "n1")),
+        config=settings(),
+    )
     for at in (3, 10):
         story.turn(at, lacking(story.unit(B0).id, "n2"))
         story.wait(at + 5)

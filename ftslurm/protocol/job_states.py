@@ -28,7 +28,7 @@ _ROWS = (
     ("OUT_OF_MEMORY", JobState(ends=True, cause=Cause.OUT_OF_MEMORY)),
     ("PENDING", JobState(waits=True, provides=True)),
     ("REQUEUED EXPEDITING", JobState(waits=True, provides=True, between=True)),
-    ("REQUEUE_HOLD", JobState(waits=True, between=True)),
+    ("REQUEUE_HOLD", JobState(waits=True, provides=True, between=True)),
     ("REQUEUE_FED SPECIAL_EXIT", JobState(waits=True)),
     ("CONFIGURING", JobState(provides=True, between=True)),
     ("RUNNING", JobState(provides=True, lives=True, runs=True)),

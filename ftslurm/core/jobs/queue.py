@@ -196,7 +196,7 @@ def _unsettled(one: Job, now: float) -> bool:
     """Return whether a job is between two states, or waits since a short time, so that Slurm is polled more often."""
     between = one.row.between or not one.nodes
     waits = between or one.leaving is not None or one.tried > -inf or one.doubted is not None
-    return waits and one.alive and now < max(one.since, one.tried, one.doubted or 0.0) + SETTLES_S
+    return waits and (one.alive or between) and now < max(one.since, one.tried, one.doubted or 0.0) + SETTLES_S
 
 
 def _changed(turn: Turn, old: Job, new: Job) -> Job:

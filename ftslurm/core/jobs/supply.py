@@ -30,7 +30,8 @@ from ftslurm.protocol.job_states import HELD_BACK
 LEAVES_S = 5.0  # after its group has left, Slurm may end or requeue a pilot for this long; then we requeue it
 SETTLED_S = 2.0  # Slurm 22.05 fails a requeued job for good if it is started within about 0.2 s
 AGAIN_S = 20.0  # a command that had no effect is repeated after this long
-BETWEEN_S = 10.0  # an ending job may return to the queue for this long
+BETWEEN_S = 60.0  # an ending job may return to the queue for this long: its processes get 30 s (KillWait)
+ENDED_S = 10.0  # and one that has ended
 SAVES_S = 30.0  # time reserved for saving a checkpoint
 SPARE_S = 5.0  # margin between the end of a group's grace time and the end of its job
 HANDOVER_S = 900.0  # the next job of a group is requested so long before the end of its job, at most half of its time
@@ -51,7 +52,7 @@ def may_come(turn: Turn, unit: Unit) -> bool:
     pool = pool_of(unit.group, config)
     if config.internal.pilots is not None:  # no job is ever submitted: only one without a group can serve
         jobs = state.job_pool.jobs
-        free = (one for one in jobs if one.alive or one.row.between or not turn.due(one.since + BETWEEN_S))
+        free = (one for one in jobs if one.alive or one.row.between or not turn.due(one.since + ENDED_S))
         return not state.job_pool.polled or not jobs or any(not any(living(turn, one.name)) for one in free)
     if any(one.alive and one.pool == pool for one in state.job_pool.jobs):
         return True
@@ -71,10 +72,12 @@ def lasts(turn: Turn, one: Job) -> bool:
     state, config = turn.state, turn.config
     if one.dismissed is not None:
         return False
-    if one.row.between and not turn.due(one.since + BETWEEN_S, JOBS):
-        return True
     bad = state.nodes.unusable if any(living(turn, one.name)) else state.nodes.unusable | given_back(turn)
-    if not one.alive or not bad.isdisjoint(one.nodes):
+    if not bad.isdisjoint(one.nodes):
+        return False
+    if one.row.between and not turn.due(one.since + BETWEEN_S, JOBS):
+        return True  # somebody may have requeued it, or holds it
+    if not one.alive:
         return False
     if one.leaving is not None:
         return _requeues(one, config)

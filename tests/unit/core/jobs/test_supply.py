@@ -209,14 +209,34 @@ def test_a_job_that_slurm_knows_no_more_is_over() -> None:
 def test_a_job_that_is_ending_may_come_back_to_the_queue_and_is_waited_for() -> None:
     ending = over("90_1", "COMPLETING")
     story = play(*AT_WORK, (12, seen(11.9, pilot("90_0", "n1"), ending), ev.Ended(B0, code=137)), config=ARRAY)
-    story.wait(21.9)
+    story.wait(71.9)
     assert requests(story) == [FIRST]
+    assert len(story.all(act.AskJobs, since=12)) == 1  # as soon as the answer was due
     back = play(*AT_WORK, (12, seen(11.9, pilot("90_0", "n1"), ending), ev.Ended(B0, code=137)), config=ARRAY)
     back.turn(15, [seen(14.9, pilot("90_0", "n1"), queued("90_1", "BeginTime"))])
     back.wait(500)
     assert requests(back) == [FIRST]
-    story.wait(23)
+    story.wait(73)
     assert requests(story) == [FIRST, act.RequestJobs(0, 1)]
+    lost = play(*AT_WORK, (12, seen(11.9, pilot("90_0", "n1"), ending), *node_lost(B0, "n2")), config=ARRAY)
+    lost.wait(13)
+    assert requests(lost) == [FIRST, act.RequestJobs(0, 1, exclude=("n2",))]
+
+
+@pytest.mark.parametrize(
+    "held", [("REQUEUE_HOLD",), ("PENDING", "JobHeldAdmin"), ("PENDING", "job_requeued_in_held_state")]
+)
+def test_nothing_is_submitted_around_a_job_that_somebody_holds(held: tuple[str, ...]) -> None:
+    completing = [(12 + 2 * n, seen(11.9 + 2 * n, pilot("90_0", "n1"), over("90_1", "COMPLETING"))) for n in range(15)]
+    holds = [
+        (42 + 10 * n, seen(41.9 + 10 * n, pilot("90_0", "n1"), replace(queued("90_1", held[-1]), state=held[0])))
+        for n in range(99)
+    ]
+    story = play(*AT_WORK, (11.9, ev.Ended(B0, code=137)), *completing, *holds, config=ARRAY)
+    assert requests(story) == [FIRST]
+    assert story.all(act.CancelJobs) == []
+    story.turn(2000, [seen(1999.9, pilot("90_0", "n1"), pilot("90_1", "n3"))])
+    assert story.ids(act.Launch)[-1] == B1
 
 
 def test_a_job_whose_end_takes_a_while_is_lost_once_and_takes_its_group_down() -> None:

@@ -53,7 +53,7 @@ def translate(step: StepId, raw: messages.Raw, now: float, tasks: int) -> events
             if error:
                 said = log_signs.says(error) | {Says.PRINTED}
                 known = replace(known, error=f"its log says: {error}", says=said)
-            return events.TaskFailed(step, known)
+            return events.TaskFailed(step, known, message)
     return events.Heard(step, message)
 
 

@@ -101,7 +101,7 @@ def observe(turn: Turn, event: Event) -> None:
 
 def _of_step(turn: Turn, unit: Unit, event: StepEvent) -> None:
     if isinstance(event, TaskFailed):
-        _task_failed(turn, event.evidence, unit)
+        _task_failed(turn, event.evidence, unit, event.exited)
     elif isinstance(event, Ended):
         if not takeover.not_reached(turn, event, unit):
             ended(turn, event, unit)
@@ -324,7 +324,7 @@ def _progressed(turn: Turn, said: messages.Progress, unit: Unit) -> None:
 
 
 def _exited(turn: Turn, said: messages.Exited, unit: Unit) -> None:
-    """Note that a rank has ended with exit code 0."""
+    """Note that a rank has ended with exit code 0, or would have."""
     current = unit.current
     left = said.step if current.left is None else max(current.left, said.step or 0)
     done, termed = current.done | {said.task}, current.termed or said.term
@@ -372,11 +372,11 @@ def _injected(turn: Turn, said: messages.Injected, unit: Unit) -> None:
         turn.attempt(unit, drilled=None)
 
 
-def _task_failed(turn: Turn, evidence: Evidence, unit: Unit) -> None:
+def _task_failed(turn: Turn, evidence: Evidence, unit: Unit, exited: messages.Exited | None = None) -> None:
     if evidence.task in unit.current.over and evidence.signal in CRASHES:
         # Its script had ended without an error. Threads of libraries may crash the process while the interpreter shuts
         # down (seen with torch: "terminate called without an active exception").
-        turn.attempt(unit, done=unit.current.done | {evidence.task})
+        _exited(turn, exited or messages.Exited(None, evidence.signal, oom=False, task=evidence.task), unit)
         return
     if evidence.node is None and evidence.task is not None:
         evidence = replace(evidence, node=unit.node_of(evidence.task))

@@ -10,7 +10,7 @@ from __future__ import annotations
 from enum import Enum, IntEnum
 from math import inf
 
-from ftslurm.core.state.model import Evidence, Phase, Pulse, Trait, Unit
+from ftslurm.core.state.model import OVER, Evidence, Phase, Pulse, Trait, Unit
 from ftslurm.core.state.turn import Turn
 from ftslurm.protocol.causes import Cause
 from ftslurm.protocol.stages import Stage
@@ -141,17 +141,19 @@ def not_alike(turn: Turn, unit: Unit, step: int) -> str:
 def left_behind(turn: Turn) -> list[Unit]:
     """Return the groups that had seemed to finish, although the others have trained on: they had left early.
 
-    The others may have ended since, while no controller led.
+    The others may have ended since, while no controller led. Once all have ended nothing more is waited for.
     """
     total, furthest = turn.config.job.total_steps, turn.lineage.step
-    if turn.independent or not turn.goes_on or furthest >= (total or inf):
+    over = turn.table.count(*OVER) == turn.table.groups
+    if turn.independent or not turn.goes_on or (furthest >= (total or inf) and not over):
         return []
     return [
         unit
         for unit in turn.table.in_phase(Phase.SUCCEEDED)
         if not unit.retired
-        and reach(unit.exits[-1].step or 0, furthest, total, None) is Reached.SHORT
-        and turn.due(unit.exits[-1].time + TOGETHER_S)
+        and unit.current.left is not None
+        and reach(unit.current.left, furthest, total, None) is Reached.SHORT
+        and (over or turn.due(unit.exits[-1].time + TOGETHER_S))
     ]
 
 

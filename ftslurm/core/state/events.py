@@ -9,7 +9,7 @@ from immutables import Map
 from ftslurm.core.state.actions import Errand
 from ftslurm.core.state.model import Allocation, Evidence, Job, Requester, RunOutcome, Saved, StepId
 from ftslurm.protocol.causes import Cause
-from ftslurm.protocol.messages import Report
+from ftslurm.protocol.messages import Exited, Report
 from ftslurm.protocol.stages import Stage
 from ftslurm.protocol.value_class import Value
 
@@ -101,6 +101,7 @@ class TaskFailed(Value):
 
     id: StepId
     evidence: Evidence
+    exited: Exited | None = None  # what its guard has said of the end of its process
 
 
 class Ended(Value):

@@ -305,3 +305,28 @@ def test_a_group_that_asks_for_a_quorum_behind_those_that_have_finished_is_given
         assert [record["group"] for record in story.records("group_given_up")] == [1]
         assert story.outcome() == "succeeded"
         assert "1 of 2 groups finished; group 1 did not" in story.reason()
+
+
+@tried(100)
+@given(st.integers(1, 40), st.sampled_from([None, 40]), st.booleans(), st.floats(0, TOGETHER_S / 2))
+def test_a_group_that_left_early_just_before_the_end_is_missed(
+    step: int, total: int | None, crashes: bool, apart_s: float
+) -> None:
+    """Nobody waits until the others are seen to train on: they have ended. It may crash after its script has ended."""
+    end = leaves(B0, step)
+    if crashes:
+        said_by_guard = msg.Exited(None, 6, False, step=step)
+        end = [
+            said.script_done(B0, 0),
+            ev.TaskFailed(B0, Evidence(0, None, signal=6), said_by_guard),
+            ev.Ended(B0, code=134),
+        ]
+    early = (40, stepped(A0, 39), stepped(B0, step)), (50 - apart_s, *end), (50, stepped(A0, 40), *leaves(A0, 40))
+    story = play(*RUNNING[:5], *early, (53,), config=config(job={"total_steps": total}))
+    story.turn(54, [ev.Ended(again, code=143) for again in story.ids(act.Launch, since=45)])
+    story.turn(55, [ev.Ended(LIGHT0, code=143)])
+    short = step < 40 if total else step + BEYOND <= 40
+    assert story.outcome() == "succeeded"
+    assert ("group 1 did not" in story.reason()) is short
+    (over,) = story.records("run_finished")
+    assert list(over.get("missing", [])) == [1] * (step < 40 - BEYOND)

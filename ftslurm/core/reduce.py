@@ -347,6 +347,9 @@ def _began_new_history(turn: Turn, said: messages.Progress, unit: Unit) -> None:
 
 
 def _checkpointed(turn: Turn, said: messages.Checkpointed, unit: Unit) -> None:
+    if said == unit.current.checkpointed:
+        return  # a repetition: a guard does not know what an earlier controller has heard
+    unit = turn.attempt(unit, checkpointed=said)
     turn.set_lineage(saved=True)
     rollover.checkpointed(turn, said)
     about: dict[str, Any] = {**unit.of_group, "step": said.step, "path": said.path, "seconds": said.seconds}

@@ -39,6 +39,7 @@ KEPT = (
     messages.CanSave,
     messages.NodeCheck,
     messages.Room,
+    messages.Checkpointed,
     messages.Done,
     messages.Failed,
     messages.Exited,

@@ -120,6 +120,8 @@ def main(task: Task, orders: int, reports: int) -> NoReturn:
         channel.say_failed(error, started=False)
         os._exit(1)
 
+    patience_s = float(os.environ.get("TORCHFT_QUORUM_TIMEOUT_SEC") or 60)  # the script may change it
+
     def failed(error: BaseException) -> None:
         watchers.flush()
         channel.say_failed(error, started=True)
@@ -132,7 +134,6 @@ def main(task: Task, orders: int, reports: int) -> NoReturn:
             return ExitCode.CUT_OFF  # what torch does at an ordinary exit aborts the process
         while me.rank == 0 < len(assign.ranks) - 1 and not task.position.may_leave:
             time.sleep(0.01)  # this process hosts the group's store
-        patience_s = float(os.environ["TORCHFT_QUORUM_TIMEOUT_SEC"])
         threading.Thread(target=end_at_last, args=(channel, patience_s), name="end at last", daemon=True).start()
         # An ordinary exit kills daemon threads in the middle of C++ code.
         return 0 if watchers.waits_for_quorum or group_end.hold_exit() else None

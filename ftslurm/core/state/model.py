@@ -17,7 +17,7 @@ from immutables import Map
 from ftslurm.core.state.unit_names import LIGHTHOUSE, STANDBY
 from ftslurm.protocol import job_states
 from ftslurm.protocol.causes import Cause, Says
-from ftslurm.protocol.messages import Adopted, Request
+from ftslurm.protocol.messages import Adopted, Checkpointed, Request
 from ftslurm.protocol.records import Progress
 from ftslurm.protocol.stages import Stage
 from ftslurm.protocol.traces import Traces
@@ -275,6 +275,7 @@ class Attempt(Value):
     store: tuple[str, int] | None = None  # address and port of the group's TCPStore
     lighthouse: str | None = None  # address of the Lighthouse last sent to this attempt; empty: there is none
     roomy: frozenset[int] = frozenset()  # tasks that have reported a node with memory for a standby (standby.py)
+    checkpointed: Checkpointed | None = None  # the last word of it about a checkpoint, which its guard repeats
     saves: bool = False  # its script saves a checkpoint when it is asked to
     url: str | None = None  # address of its parameter server
     servers: tuple[str, ...] = ()  # addresses of the parameter servers last sent to this attempt

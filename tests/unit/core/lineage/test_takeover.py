@@ -215,6 +215,19 @@ def test_a_save_that_was_asked_for_is_answered_by_whoever_leads(handed_over: boo
     assert (answer["command"], answer["step"], answer["path"]) == ("c1", 42, "/ckpt/step-00000042")
 
 
+@pytest.mark.parametrize("heard", [True, False])
+def test_a_checkpoint_is_told_once_whoever_hears_of_it(heard: bool) -> None:
+    """Its guard repeats it to each controller: the script does not save the same step again."""
+    saved = said.checkpointed(A0, 10, "/ckpt/step-00000010", 0.1)
+    asks = [(12, said.can_save(A0)), (18, asked("save")), *([(19, saved)] if heard else [])]
+    story = before(*asks).taken_over(20, home="n9")
+    story.turn(21, [ALL])
+    story.turn(21.5, [*word(A0, at=10), saved, *word(B0, at=10)])
+    story.turn(22, list(UP[1:]))
+    assert [record["step"] for record in story.records("checkpoint_saved")] == [10]
+    assert [record["step"] for record in story.records("command_done")] == [10]
+
+
 def test_the_save_before_the_time_limit_is_made_by_whoever_leads() -> None:
     limit = ev.JobEnds("its time limit is near", "slurm", Cause.TIME_LIMIT, 60.0)
     story = before((12, said.can_save(A0)), (20, limit), steps=True).taken_over(21)

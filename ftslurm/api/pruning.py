@@ -23,6 +23,7 @@ from ftslurm.run import checkpoint_owner, configuration
 from ftslurm.run.entries import Entry, entries
 from ftslurm.run.facts import Queue, ask_queue, look
 from ftslurm.run.journal import last_line, number
+from ftslurm.words import few
 
 BULK = ("checkpoints", "code")  # what is large; the journal, the logs and the report are the rest
 _LAST = ("events.jsonl", "config.yaml")  # an interrupted removal leaves a run that can be removed
@@ -82,8 +83,7 @@ def _judge(entry: Entry, config: Config | str, queue: Queue) -> Judged:
         return Judged(run.root, standing.left or "it is not over, or has been lost: ftslurm list")
     try:
         if files := record.written_since(run.root):
-            first = f"{files[0]}{' and others' * (len(files) > 1)}"
-            return Judged(run.root, f"its script has written beside its code: move or remove {first}")
+            return Judged(run.root, f"its script has written beside its code: move or remove {few(files, 3)}")
         found = run.root.lstat()
     except OSError as error:
         return Judged(run.root, str(error))

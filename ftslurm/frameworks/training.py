@@ -23,6 +23,7 @@ from torchft import Manager, ProcessGroupGloo, ProcessGroupNCCL
 
 from ftslurm.checkpoint import Checkpointer, Stateful
 from ftslurm.errors import FtslurmError, complain
+from ftslurm.words import listed
 
 GROUP = os.environ.get("REPLICA_GROUP_ID", "0")
 TIMEOUT = timedelta(seconds=30)
@@ -42,8 +43,9 @@ def check_version(package: str, tried: str) -> None:
 def tell_unheld(callbacks: Iterable[object]) -> None:
     """Name the callbacks of the script among those whose state is neither healed nor saved."""
     libraries = ("ftslurm", "transformers", "lightning")
-    if names := [type(one).__name__ for one in callbacks if type(one).__module__.partition(".")[0] not in libraries]:
-        complain(f"the state of {' and '.join(names)}, if any, is neither healed nor saved: see docs/fault-tolerant.md")
+    names = [type(one).__name__ for one in callbacks if type(one).__module__.partition(".")[0] not in libraries]
+    if names:
+        complain(f"neither healed nor saved: the state, if any, of {listed(names)}: ftslurm help fault-tolerant")
 
 
 def updates_per_epoch(loader: DataLoader, per_update: int) -> int:

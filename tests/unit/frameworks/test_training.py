@@ -69,7 +69,7 @@ def test_callbacks_of_the_script_without_a_healed_state_are_named(capsys: pytest
     tell_unheld([])
     assert capsys.readouterr().err == ""
     tell_unheld([Best(), type("Printer", (), {"__module__": "transformers.trainer_callback"})()])
-    assert "the state of Best, if any, is neither healed nor saved" in capsys.readouterr().err
+    assert "neither healed nor saved: the state, if any, of Best:" in capsys.readouterr().err
 
 
 def test_a_stream_is_refused() -> None:

@@ -133,8 +133,8 @@ def last_line(path: Path) -> Event | None:
         return None
 
 
-def end(fd: int) -> tuple[int, int]:
-    """Return the seq of the last complete line, and the offset after it; (0, 0): there is none."""
+def end(fd: int, but: bytes = b"\n") -> tuple[int, int]:
+    """Return the seq of the last complete line without `but`, and the offset after all; (0, 0): there is none."""
     size = os.fstat(fd).st_size
     window = 1 << 16
     while True:
@@ -143,7 +143,7 @@ def end(fd: int) -> tuple[int, int]:
         after = tail.rfind(b"\n") + 1
         for line in reversed(tail[:after].split(b"\n")):
             record = read_object(line)
-            if record is not None and is_whole(record.get("seq")):
+            if record is not None and is_whole(record.get("seq")) and but not in line:
                 return int(record["seq"]), start + after
         if start == 0:
             return 0, after

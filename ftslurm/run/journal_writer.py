@@ -62,19 +62,16 @@ class Journal:
         self._events.open()
         with suppress(OSError):  # the first flush tells it
             self._progress.open()
-        there, (promised, known) = self._events.seq, (kept.lines, kept.seq) if kept is not None else ((), 0)
+        there = self._events.seq
+        promised, known = (kept.lines, max(there, kept.seq)) if kept is not None else ((), there)
         self._batch = [dict(line) for line in promised if line["seq"] > there]  # lines that no state goes with yet
         for line in self._batch:
             self._events.append(line)
-        self._seq = max(there, known)
-        missing = range(self._seq + 1, self._progress.seq + 1)
+        self._seq = max(known, self._progress.seq)
         # What to tell of lines that a file system has lost in a crash.
-        self.damage = f"lines {missing[0]} to {missing[-1]} of {run.events} are lost" if missing else ""
-        self._seq = max(self._seq, self._progress.seq)
-        self._due = False  # one of these lines must not be lost
+        self.damage = f"lines {known + 1} to {self._seq} of {run.events} are lost" if known < self._seq else ""
         self._before: RunState | None = None  # the state that was kept last
         self._changed = 0  # bytes of changes since the last whole one
-        self._is_alone = False  # the files of earlier controllers are removed
 
     @property
     def error(self) -> OSError | None:
@@ -105,22 +102,24 @@ class Journal:
         file.append(line)
         if file is self._events:
             self._batch.append(line)
-            self._due = self._due or not isinstance(record, ScriptBegun)  # no later controller needs this one
         return line
 
     def keep(self, state: RunState, always: bool = False) -> bool:
         """Add the state after these records, for the next controller. Return whether there was anything to keep.
 
+        Nothing waits for the disk of a line that says that a script has begun, which no later controller needs.
+
         Args:
             always: also without records.
         """
-        if not (always or self._due):
+        if not (always or any(line["event"] != ScriptBegun.event for line in self._batch)):
             return False
-        whole = self._before is None or self._changed > MOST_CHANGES
-        now = {STATE: encode(state)} if whole or self._before is None else {CHANGES: changes(self._before, state)}
-        size = self._state.append({**now, "seq": self._seq, "time": self._clock(), "lines": self._batch})
-        self._before, self._batch, self._due = state, [], False
-        self._changed = 0 if whole else self._changed + size
+        before = None if self._changed > MOST_CHANGES else self._before
+        now = {STATE: encode(state)} if before is None else {CHANGES: changes(before, state)}
+        now |= {"seq": self._seq, "time": self._clock(), "lines": self._batch}
+        size = self._state.append(now, kept_state.checked)
+        self._before, self._batch = state, []
+        self._changed = 0 if before is None else self._changed + size
         return True
 
     def flush(self, sync: bool = True) -> bool:
@@ -128,11 +127,14 @@ class Journal:
 
         The state is on disk in any case. Never raises: after an error (`error`) it is tried again every RETRY_S.
         """
-        self._state.flush(sync=True)
-        if self._state.waits or (self._number is not None and self._before is None):
+        if self._before is not None:
+            self.keep(self._before)  # with the lines since then
+        elif self._number is not None:
             return False
-        if self._before is not None and not self._is_alone:
-            self._is_alone = True
+        self._state.flush(sync=True)
+        if self._state.waits:
+            return False
+        if self._before is not None and not self._changed:
             kept_state.remove(self._run, self._number or 0)
         done = self._events.flush(sync)
         if self._events.is_written:
@@ -188,9 +190,9 @@ class _File:
             raise
         self._fd = fd
 
-    def append(self, line: Mapping[str, object]) -> int:
+    def append(self, line: Mapping[str, object], made: Callable[[bytes], bytes] = bytes) -> int:
         # ASCII only: a script's output may contain bytes that are not text, and these must not stop the controller.
-        self._lines.append(json.dumps(line, default=str, separators=(",", ":")).encode("ascii") + b"\n")
+        self._lines.append(made(json.dumps(line, default=str, separators=(",", ":")).encode("ascii")) + b"\n")
         self._waiting += len(self._lines[-1])
         return len(self._lines[-1])
 

@@ -1,18 +1,22 @@
 """The state of a run as its last controller has kept it: RUN/state/NNNN.jsonl, a file for each controller.
 
 A write-ahead log: one line for each decision that writes to the journal, on disk before the decision is carried out. It
-has the journal's lines too, because the next controller writes those that have not reached events.jsonl.
+has the journal's lines too, because the next controller writes those that have not reached events.jsonl. A line begins
+with the checksum of its text.
 
-    {"state": all of it, "seq": of the last line of the journal, "time": 1790000000.1, "lines": [...]}
-    {"changes": since the line before, "seq": 9, "time": 1790000001.2, "lines": [those since the line before]}
+    1c291ca3 {"state": all of it, "seq": of the last line of the journal, "time": 1790000000.1, "lines": [...]}
+    5d00f2d8 {"changes": since the line before, "seq": 9, "time": 1790000001.2, "lines": [those since the line before]}
 
 A new controller reads the file of the highest number below its own, and writes its own file. A controller that has lost
-the lead can only write where nobody reads. A half last line was not acted upon, so it is ignored.
+the lead can only write where nobody reads. A half last line was not acted upon, so it is ignored. Whole lines that are
+missing were acted upon, and the journal tells of them: it never has a line that is not here, except that a script has
+begun, and the end of a run whose controller was lost.
 """
 
 from __future__ import annotations
 
 import json
+import zlib
 from collections.abc import Mapping
 from contextlib import suppress
 from typing import Any
@@ -35,7 +39,7 @@ class Kept(Value):
     state: RunState
     seq: int  # of the last line of the journal that it has written or promised
     time: float  # its clock at its last line
-    lines: tuple[Mapping[str, Any], ...] = ()  # those that the journal lacks
+    lines: tuple[Mapping[str, Any], ...] = ()  # those that the journal may lack
 
     @property
     def live(self) -> tuple[Unit, ...]:
@@ -50,7 +54,7 @@ def read(run: RunDir, below: int | None = None) -> Kept | None:
         below: only controllers with a lower leader number count; None: all.
 
     Raises:
-        EnvironmentProblem: the state cannot be read, or it is missing although there is a journal.
+        EnvironmentProblem: the state cannot be read, is damaged, or lacks what the journal has.
     """
     try:
         there = _seq(run)
@@ -59,15 +63,20 @@ def read(run: RunDir, below: int | None = None) -> Kept | None:
             with suppress(FileNotFoundError):
                 if (found := _read(run, number, there)) is not None:
                     return found
-        problem = "is missing" if there else None
+        if not there:
+            return None
+        problem = "is missing"
     except (OSError, ValueError, LookupError, TypeError, RecursionError) as error:
         problem = f"cannot be read ({type(error).__name__}: {error})"
-    if problem is None:
-        return None
     raise EnvironmentProblem(
         f"the state of the run in {run.state} {problem}, so no controller can go on with the run. "
         f"Start a new run from its newest checkpoint: ftslurm resume {run.root}"
     )
+
+
+def checked(text: bytes) -> bytes:
+    """Return a line with its checksum."""
+    return b"%08x %s" % (zlib.crc32(text), text)
 
 
 def remove(run: RunDir, below: int) -> None:
@@ -93,10 +102,10 @@ def _is_missing(run: RunDir, step: StepId) -> bool:
 
 
 def _seq(run: RunDir) -> int:
-    """Return the seq of the last complete line of the journal, or 0 if there is none."""
+    """Return the seq of the last complete line of the journal that is always here as well, or 0 if there is none."""
     try:
         with owned_files.open_own(run.events) as file:
-            return journal.end(file.fileno())[0]
+            return journal.end(file.fileno(), b'"event":"script_begun"')[0]
     except FileNotFoundError:
         return 0
 
@@ -111,11 +120,15 @@ def _read(run: RunDir, number: int, there: int) -> Kept | None:
         *lines, _ = file.read().split(b"\n")
     records = list[Any]()
     for line in reversed(lines):
-        records.insert(0, json.loads(line))
+        if line != checked(text := line[9:]):
+            raise ValueError(f"{run.kept(number).name} is damaged")
+        records.insert(0, json.loads(text))
         if STATE in records[0] and records[0]["seq"] <= there:
             break
     if not records:
         return None
+    if there > records[-1]["seq"] and not leadership.is_over(run):
+        raise ValueError(f"{run.kept(number).name} has lost its end")
     whole = max(index for index, record in enumerate(records) if STATE in record)
     state = kept.decode(records[whole][STATE])
     for record in records[whole + 1 :]:

@@ -91,13 +91,16 @@ def give_up(run: RunDir, reason: str) -> int:
     from ftslurm.slurm import client
     from ftslurm.submission import requeue
 
-    steps = list[str]()
-    with suppress(FtslurmError):
+    kept = None
+    try:
         kept = kept_state.read(run)
-        live = kept.live if kept is not None else ()
-        steps = [unit.current.slurm_step for unit in live if unit.current.slurm_step]
+    except FtslurmError as error:  # its controller has said it
+        reason = str(error)
+    else:
+        complain(reason)
+    live = kept.live if kept is not None else ()
+    steps = [unit.current.slurm_step for unit in live if unit.current.slurm_step]
     with suppress(OSError):
         requeue.end_journal(run, reason, "failed")
     client.cancel(*steps)
-    complain(reason)
     return 1

@@ -136,6 +136,21 @@ def test_a_controller_that_crashes_again_and_again_ends_the_run_and_says_why(slu
     assert "killed by SIGKILL, 3 times within 60 s" in reason
 
 
+def test_a_run_whose_state_is_damaged_ends_and_says_what_to_do(slurm: Backend) -> None:
+    run = slurm.start("groups.count=2", args={"open-end": True, "step-time": 0.2})
+    run.wait_for_steps(2, 2)
+    with (run.dir / "state/0001.jsonl").open("ab") as file:
+        file.write(b"damaged\n")
+    run.kill_controller()
+    assert run.process.wait(60) == 1
+    reason = str(run.wait_for("run_finished", outcome="failed")["reason"])
+    assert "0001.jsonl is damaged" in reason
+    assert reason.endswith(f"ftslurm resume {run.dir}")
+    for said in (run.text, run.ask("status")[1]):
+        assert said.count("is damaged") == 1, said
+    run.until(lambda: not run.processes(), "all processes have ended")
+
+
 @pytest.mark.parametrize(
     ("mode", "settings"),
     [

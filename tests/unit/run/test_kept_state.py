@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import os
 import random
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
@@ -23,7 +23,7 @@ from ftslurm.core.rules import begin
 from ftslurm.core.state.model import Phase, StepId
 from ftslurm.core.state.run_state import RunState
 from ftslurm.errors import EnvironmentProblem
-from ftslurm.protocol.records import Progress, ScriptBegun
+from ftslurm.protocol.records import Progress, RunFinished, ScriptBegun
 from ftslurm.run import journal_writer, kept_state
 from ftslurm.run.directory import RunDir
 from ftslurm.run.journal import JournalReader
@@ -31,6 +31,7 @@ from ftslurm.run.journal_writer import RETRY_S, Journal
 
 START = begin(Config())
 OF_PROGRESS = Progress(group=0, attempt=0, step=7, quorum_id=1, participants=2, committed=1, aborted=0, gap_s=0.2)
+BEGUN = ScriptBegun(unit="group-0000", group=0, attempt=0)
 
 
 @pytest.fixture
@@ -59,6 +60,10 @@ def files(run: RunDir) -> list[str]:
     return sorted(path.name for path in run.state.iterdir())
 
 
+def ends_of_lines(data: bytes) -> list[int]:
+    return [index + 1 for index, byte in enumerate(data) if byte == ord("\n")]
+
+
 def read(run: RunDir, below: int = 99) -> kept_state.Kept:
     found = kept_state.read(run, below)
     assert found is not None
@@ -79,13 +84,39 @@ def test_a_real_history_is_read_as_it_was_kept(run: RunDir) -> None:
 def test_nothing_is_written_without_a_record_that_a_controller_needs(run: RunDir) -> None:
     with closing(Journal(run, number=1)) as journal:
         journal.append(OF_PROGRESS)
-        journal.append(ScriptBegun(unit="group-0000", group=0, attempt=0))
+        journal.append(BEGUN)
         assert not journal.keep(state(1))
         journal.flush()
         assert files(run) == []
         assert journal.keep(state(1), always=True)
         journal.flush()
     assert read(run).seq == 1
+
+
+def test_a_script_that_has_begun_may_be_in_the_journal_alone(run: RunDir) -> None:
+    with closing(Journal(run, number=1)) as journal:
+        decided(journal, 1)
+        for _ in range(1000):  # more than are read at once
+            journal.append(BEGUN)
+        journal.flush()
+        assert len(events(run)) == 1001
+    found = read(run)
+    assert (found.state, found.seq, found.lines) == (state(1), 1, ())
+    with closing(Journal(run, number=2, kept=found)) as journal:
+        decided(journal, 2)
+    assert [line["seq"] for line in events(run)] == list(range(1, 1003))
+    assert read(run).state == state(2)
+
+
+def test_lines_between_two_decisions_are_known_to_the_next_controller_before_they_are_in_the_journal(
+    run: RunDir,
+) -> None:
+    with closing(Journal(run, number=1)) as journal:
+        decided(journal, 1)
+        for seq in range(2, 5):
+            journal.append(RawRecord("warned"))
+            journal.flush(sync=False)
+            assert (read(run).state, read(run).seq, events(run)[-1]["seq"]) == (state(1), seq, seq)
 
 
 def test_no_controller_has_begun(run: RunDir) -> None:
@@ -117,7 +148,7 @@ def test_wherever_the_state_file_is_cut_the_last_whole_line_counts(run: RunDir) 
             decided(journal, number, lines=2)
     run.kept(1).write_bytes(whole)  # it is removed when the first line of the next file is there
     data = run.kept(2).read_bytes()
-    ends = [index + 1 for index, byte in enumerate(data) if byte == ord("\n")]
+    ends = ends_of_lines(data)
     written = events(run)
     run.events.write_bytes(b"")  # none of the lines had reached the journal
     for size in range(len(data) + 1):
@@ -137,6 +168,9 @@ def test_controllers_that_are_killed_anywhere_hand_on_all_that_was_promised(run:
         journal = Journal(run, number=leader, kept=kept)
         for _ in range(dice.randrange(6)):
             number += 1
+            for _ in range(dice.randrange(3)):
+                journal.append(BEGUN)
+                journal.flush(sync=False)
             decided(journal, number, lines=dice.randrange(1, 4))
             journal.flush(sync=False)  # then its actions are carried out
             promised = number
@@ -151,7 +185,8 @@ def test_controllers_that_are_killed_anywhere_hand_on_all_that_was_promised(run:
         kept = kept_state.read(run, leader + 1)
         assert (kept.state.restarts if kept else 0) in (promised, number + 1)
         number = promised = kept.state.restarts if kept else 0
-        there = [line["seq"] for line in (*events(run), *(kept.lines if kept else ()))]
+        there = [line["seq"] for line in events(run)]
+        there += [line["seq"] for line in (kept.lines if kept else ()) if line["seq"] > len(there)]
         assert there == list(range(1, len(there) + 1))
     with closing(Journal(run, kept=kept)) as journal:
         assert not journal.damage
@@ -213,6 +248,9 @@ def test_after_any_errors_no_line_of_events_is_there_whose_state_is_not(
     for number in range(1, 200):
         if dice.random() < 0.1:
             disk.fails = dice.choice([0.0, 0.2, 1.0])
+        if dice.random() < 0.3:
+            journal.append(RawRecord("warned", number=number - 1))
+            journal.flush(sync=False)
         decided(journal, number, lines=dice.randrange(1, 3))
         journal.flush(sync=dice.random() < 0.5)
         now[0] += dice.random()
@@ -312,7 +350,7 @@ def test_what_was_kept_long_ago_is_not_read_again(run: RunDir, monkeypatch: pyte
         for number in range(1, 100):
             decided(journal, number)
             journal.flush()
-    lines = [json.loads(line) for line in run.kept(1).read_text().splitlines()]
+    lines = [json.loads(line.partition(" ")[2]) for line in run.kept(1).read_text().splitlines()]
     whole = [index for index, line in enumerate(lines) if "state" in line]
     assert 2 < len(whole) < 50
     damaged = b"x\n" + run.kept(1).read_bytes()
@@ -332,16 +370,21 @@ def test_the_time_is_that_of_the_last_line_of_any_file(run: RunDir) -> None:
 # --- unreadable ------------------------------------------------------------------------------------------------------
 
 
+def written(text: bytes) -> Callable[[Path], object]:
+    return lambda path: path.write_bytes(kept_state.checked(text) + b"\n")
+
+
 def damaged() -> Iterator[Any]:
     yield pytest.param(lambda path: path.unlink(), id="missing")
     yield pytest.param(lambda path: path.write_bytes(b""), id="empty")
     yield pytest.param(lambda path: path.write_bytes(path.read_bytes()[:50]), id="half a first line")
     yield pytest.param(lambda path: path.write_bytes(bytes(200) + b"\n"), id="zeros")
-    yield pytest.param(lambda path: path.write_bytes(b"[]\n"), id="a list")
-    yield pytest.param(lambda path: path.write_bytes(b"{}\n"), id="no state")
-    yield pytest.param(lambda path: path.write_bytes(b'{"state":3,"seq":1,"time":1,"lines":[]}\n'), id="another type")
+    yield pytest.param(lambda path: path.write_bytes(path.read_bytes()[9:]), id="no checksum")
     yield pytest.param(lambda path: path.chmod(0o666), id="others may write it")
-    yield pytest.param(lambda path: path.write_bytes(b"[" * 100_000 + b"\n"), id="deep")
+    yield pytest.param(written(b"[]"), id="a list")
+    yield pytest.param(written(b"{}"), id="no state")
+    yield pytest.param(written(b'{"state":3,"seq":1,"time":1,"lines":[]}'), id="another type")
+    yield pytest.param(written(b"[" * 100_000), id="deep")
 
 
 @pytest.mark.parametrize("damage", list(damaged()))
@@ -351,6 +394,48 @@ def test_a_journal_without_a_state_that_can_be_read_says_what_to_do(run: RunDir,
     damage(run.kept(1))
     with pytest.raises(EnvironmentProblem, match=rf"{run.state} .*ftslurm resume {run.root}"):
         kept_state.read(run, 2)
+
+
+def several(run: RunDir) -> bytes:
+    """Write some decisions and their lines of the journal. Return the file of the state."""
+    with closing(Journal(run, number=1)) as journal:
+        for number in range(1, 4):
+            decided(journal, number, lines=2)
+            journal.flush()
+        journal.append(BEGUN)
+    return run.kept(1).read_bytes()
+
+
+def test_lines_of_the_state_that_are_lost_are_missed_by_the_journal(run: RunDir) -> None:
+    data = several(run)
+    for size in (*range(0, len(data), 5), *ends_of_lines(data)[:-1], len(data) - 1):
+        run.kept(1).write_bytes(data[:size])
+        with pytest.raises(EnvironmentProblem, match=rf"{run.state} .*ftslurm resume {run.root}"):
+            kept_state.read(run)
+    for size in range(0, data.index(b"\n"), 10):
+        run.kept(1).write_bytes(data + data[:size])  # a half line was not acted upon, and the journal lacks it too
+        assert read(run).state == state(3)
+
+
+def test_no_bit_of_the_state_can_be_another_unnoticed(run: RunDir) -> None:
+    data = several(run)
+    right, places, refused = read(run), range(0, 8 * len(data), 7), 0
+    for place in places:
+        flipped = bytearray(data)
+        flipped[place // 8] ^= 1 << place % 8
+        run.kept(1).write_bytes(flipped)
+        try:
+            assert read(run) == right
+        except EnvironmentProblem:
+            refused += 1
+    assert refused > 0.9 * len(places)
+
+
+def test_who_ends_the_run_of_a_lost_controller_keeps_no_state(run: RunDir) -> None:
+    several(run)
+    with closing(Journal(run, kept=read(run))) as journal:
+        journal.append(RunFinished(outcome="stopped", reason="the job could not be requeued", steps=1, restarts=0))
+    assert read(run).state == state(3)
 
 
 def test_a_step_whose_folder_was_never_made_was_not_started(run: RunDir) -> None:

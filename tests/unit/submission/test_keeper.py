@@ -15,7 +15,8 @@ import pytest
 from histories import RUNNING, play
 from raw_record import RawRecord
 
-from ftslurm.run import leadership
+from ftslurm.errors import EnvironmentProblem
+from ftslurm.run import kept_state, leadership
 from ftslurm.run.directory import RunDir
 from ftslurm.run.journal import JournalReader
 from ftslurm.run.journal_writer import Journal
@@ -33,7 +34,7 @@ import json, os, select, sys, time
 given = json.loads(sys.argv[1])
 number = given["number"]
 with open(given["root"] + "/events.jsonl", "a") as file:
-    file.write(json.dumps({"seq": number, "time": time.time(), "event": "began", "after": given["after"]}))
+    file.write(json.dumps({"seq": 1, "time": time.time(), "event": "began", "after": given["after"]}))
     file.write("\\n")
 if number == int(os.environ.get("BAD", 0)):
     sys.exit(2)
@@ -66,6 +67,12 @@ def kept(run: RunDir, crashes: int, bad: int = 0) -> subprocess.Popen[str]:
     )
 
 
+def decided(run: RunDir) -> None:
+    with closing(Journal(run)) as journal:
+        journal.append(RawRecord("run_started"))
+        journal.keep(play(*RUNNING).state)
+
+
 def events(run: RunDir) -> list[dict[str, object]]:
     return list(JournalReader(run.events).iter_new())
 
@@ -87,9 +94,7 @@ def test_a_controller_that_is_killed_is_followed_by_another_which_hears_the_sign
 
 
 def test_one_that_crashes_again_and_again_ends_the_run_and_says_what_still_ran(run: RunDir) -> None:
-    with closing(Journal(run)) as journal:
-        journal.append(RawRecord("run_started"))
-        journal.keep(play(*RUNNING).state)
+    decided(run)
     process = kept(run, crashes=9)
     process.communicate(timeout=60)
     assert process.returncode == 1
@@ -101,12 +106,28 @@ def test_one_that_crashes_again_and_again_ends_the_run_and_says_what_still_ran(r
 
 
 def test_a_run_whose_next_controller_cannot_begin_has_an_end_that_says_where_to_look(run: RunDir) -> None:
+    decided(run)
     process = kept(run, crashes=1, bad=2)  # for instance, others can now write its config.yaml
     process.communicate(timeout=60)
     assert process.returncode == 1
     *_, end = events(run)
     assert (end["event"], end["outcome"]) == ("run_finished", "failed")
     assert str(run.submitit) in str(end["reason"])
+
+
+@pytest.mark.parametrize("damage", [b"", b"x\n"])
+def test_a_run_whose_state_is_damaged_has_an_end_that_says_what_to_do(run: RunDir, damage: bytes) -> None:
+    decided(run)
+    run.kept(0).write_bytes(damage)
+    with pytest.raises(EnvironmentProblem) as problem:
+        kept_state.read(run)
+    process = kept(run, crashes=1, bad=2)
+    _, said = process.communicate(timeout=60)
+    *_, end = events(run)
+    assert (end["event"], end["outcome"], end["reason"]) == ("run_finished", "failed", str(problem.value))
+    assert f"ftslurm resume {run.root}" in str(end["reason"])
+    assert "could not begin" not in said
+    assert "ftslurm resume" not in said  # the controller says it
 
 
 def test_ctrl_c_is_told_by_the_exit_code_and_reaches_the_controller_once(run: RunDir) -> None:

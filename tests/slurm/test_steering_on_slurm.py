@@ -126,7 +126,8 @@ def test_what_variables_give_to_sbatch_every_job_of_the_run_has_and_it_saves_bef
 
 def test_a_shell_beside_a_standby_that_has_become_a_group(slurm: Backend, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("MY_TOKEN", "very-secret")
-    run = slurm.start("groups.count=2", "groups.workers=2", "standby.count=1", "job.secrets=[MY_TOKEN]", args=OPEN)
+    settings = ("groups.count=2", "groups.workers=2", "standby.count=1", "job.secrets=[MY_TOKEN]")
+    run = slurm.start(*settings, "health.hang_after_s=0", args=OPEN)  # a rank is stopped for as long as a verb takes
     run.wait_until_back(0, 1, attempt=0)  # a group that alone holds the state is not asked to leave
     run.wait_for("step_ready", unit="standby-000")
     run.tell("restart", "--group", "1")

@@ -205,8 +205,9 @@ def test_a_rank_that_is_equal_says_nothing_of_another_that_differs() -> None:
 
 
 def test_a_checkpoint_tells_the_next_controller_up_to_which_step_groups_were_equal() -> None:
-    equal, saved = (10, reports(10, [GOOD] * 3)), (15, said.checkpointed(A0, 15, "/c/step-15", 1.0))
-    story = play(*trains(), saved, equal, saved, config=settings())
+    equal, first = (10, reports(10, [GOOD] * 3)), (9, said.checkpointed(A0, 9, "/c/step-9", 1.0))
+    second = (15, said.checkpointed(A0, 15, "/c/step-15", 1.0))
+    story = play(*trains(), first, equal, second, config=settings())
     assert [record.get("equal", 0) for record in story.records("checkpoint_saved")] == [0, 10]
 
 

@@ -174,19 +174,23 @@ class Story:
             self.turn(now, errands)
         return actions
 
-    def taken_over(self, now: float, *, home: str | None = None, nodes: int | None = None, **granted: Any) -> Story:
+    def taken_over(
+        self, now: float, *, home: str | None = None, job: str = "7", nodes: int | None = None, **granted: Any
+    ) -> Story:
         """Have another controller go on with the state, of which it knows what is kept.
 
         Args:
             now: when it begins.
             home: where it runs; None: where the one before has run.
+            job: its own job.
             nodes: the number of its own nodes, n1, ...; None: as before.
             granted: other fields of Granted.
         """
         self.wait(now)
         before = self.state
         self.state = kept.decode(json.loads(json.dumps(kept.encode(before))))
-        own = before.allocation if nodes is None else Allocation("7", tuple(f"n{i + 1}" for i in range(nodes)))
+        there = before.allocation.nodes if nodes is None else tuple(f"n{i + 1}" for i in range(nodes))
+        own = before.allocation if (job, nodes) == ("7", None) else Allocation(job, there)
         begins = ev.Granted(own, home=before.home if home is None else home, resumed=self.now, **granted)
         self.turn(now, [begins])
         return self

@@ -98,7 +98,7 @@ def resume(turn: Turn, event: Granted) -> None:
     if not stays and event.allocation.nodes:
         turn.do(granted(event.allocation))
     turn.set(
-        allocation=before.allocation if stays else event.allocation,
+        allocation=before.allocation if stays and before.allocation.name == event.allocation.name else event.allocation,
         home=event.home,
         former=before.allocation.name,
         began=turn.now,

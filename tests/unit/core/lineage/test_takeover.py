@@ -64,7 +64,7 @@ def one_job(**sections: Any) -> Config:
     return made
 
 
-def jobs(*names: str, state: str = "RUNNING") -> ev.Event:
+def jobs(*names: str, state: str = "RUNNING") -> ev.JobsSeen:
     return ev.JobsSeen(tuple(Job(n, id=f"id-{n}", state=state, nodes=(JOBS[n],)) for n in names), asked=20.5)
 
 
@@ -757,3 +757,17 @@ def test_after_a_group_has_finished_none_is_launched_until_another_is_known_to_t
     story.turn(30, word(B0, at=40) if trains_on else [said.hello(B0, 0, "n2", "9.0"), ev.Ended(B0, code=0)])
     story.wait(60)
     assert story.ids(act.Launch, since=21) == ([C0] if trains_on else [])
+
+
+@pytest.mark.parametrize("home", [None, "n9"])
+def test_a_controller_in_another_job_leads_for_that_job_also_on_the_same_host(home: str | None) -> None:
+    """The lead moved from job to job for ever: each took the ended job of the first controller for its own."""
+    story = before(settings=array(cluster={"controller": "job"}))
+    own = Job("91", pool=records.CONTROLLER_POOL, id="91", state="RUNNING", nodes=("n4",))
+    story.taken_over(20, home=home, job="91")
+    story.turn(21, [ev.JobsSeen((*ALL.jobs, own), asked=20.5), *word(A0), *word(B0)])
+    assert (story.state.allocation.name, story.state.former) == ("91", "7")
+    for time in range(30, 200, 10):
+        story.wait(time)
+        story.turn(time, [ev.JobsSeen((*ALL.jobs, own), asked=time - 0.5)])
+    assert story.state.hands_over is None

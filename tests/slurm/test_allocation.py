@@ -47,7 +47,7 @@ def test_without_a_spare_node_the_group_waits_and_the_others_go_on(slurm: Backen
     run.until(lambda: all(len(run.steps(g)) >= 10 for g in (0, 1)), "10 steps")
     (lost,) = run.named("step_launched", group=1)[0]["nodes"]  # type: ignore[misc]
     slurm_cluster.run(["scontrol", "update", f"nodename={lost}", "state=down", "reason=test"])
-    run.finish()
+    run.finish(4)
     assert [int(s["step"]) for s in run.steps(0)][-1] == 50
     assert len(run.named("step_launched", group=1)) == 1
     assert "1 of 2 groups finished" in str(run.named("run_finished")[0]["reason"])

@@ -76,7 +76,7 @@ case $FTSLURM_NODE in n2) echo "GPU 3 has fallen off the bus"; exit 3 ;; esac
     [
         pytest.param("nosuchpython", "nosuchpython: No such file or directory", id="no python"),
         pytest.param("/bin/false", "exit code 1", id="a silent one", marks=pytest.mark.nightly),
-        pytest.param("", "its log says: loading", id="another line and time for each group"),
+        pytest.param("", "exit code 4", id="another line and time for each group"),
     ],
 )
 def test_what_fails_everywhere_from_the_start_ends_the_run_and_is_no_nodes_fault(

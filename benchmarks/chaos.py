@@ -261,9 +261,11 @@ def _judge(scene: Scene, blow: Blow, before: dict[int, int], at: float, result: 
             result.extra.append(f"{attempt - before[group]} new attempts of group {group}: {why}")
         elif explained:
             adopted = {e["attempt"] for e in scene.run.named("step_adopted", group=group)}
+            later = {e["attempt"]: e["cause"] for e in scene.run.named("cause_corrected", group=group)}
             for e in ended:  # only srun reports a scancel, and the srun of an adopted step is not heard
-                unheard = e["cause"] == "killed" and e["attempt"] in adopted and "cancelled" in blow.causes
-                result.wrong += [] if e["cause"] in blow.causes or unheard else [_cause(e)]
+                cause = later.get(e["attempt"], e["cause"])
+                unheard = cause == "killed" and e["attempt"] in adopted and "cancelled" in blow.causes
+                result.wrong += [] if cause in blow.causes or unheard else [_cause(e)]
             if attempt > before[group] and before[group] not in [e["attempt"] for e in ended]:
                 result.wrong.append(f"group {group}: nothing tells why attempt {before[group]} has ended")
     if result.recovered:

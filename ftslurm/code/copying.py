@@ -17,7 +17,6 @@ from ftslurm.security import sharing
 
 _THREADS = 4  # a network file system answers several at once
 MOST_LINKS = 1_000  # in one folder; with more it holds data that a script reads by another path
-_NEVER = frozenset({".git", "__pycache__"})
 
 
 def keep(found: Survey, run: Path) -> None:
@@ -98,7 +97,7 @@ def _link_rest(found: Survey, copy: Path, folders: set[str]) -> None:
         links = 0
         for entry in os.scandir(os.path.join(found.root, folder)):
             path = os.path.normpath(os.path.join(folder, entry.name))
-            if path in copied or entry.name in _NEVER:
+            if path in copied or entry.name in record.NEVER_COPIED:
                 continue
             source = os.path.join(found.root, path)
             if around.is_relative_to(os.path.realpath(source)):

@@ -13,7 +13,7 @@ from pathlib import Path
 from ftslurm.security import owned_files
 
 NAME, FOLDER = "code.json", "code"
-_NONE = frozenset({"__pycache__", ".git"})  # folders of files that nobody misses
+NEVER_COPIED = frozenset({"__pycache__", ".git"})
 
 
 @dataclass(frozen=True)
@@ -48,7 +48,9 @@ def written_since(run: Path) -> list[Path]:
         return []
     made = (run / NAME).lstat().st_mtime
     folders = (
-        (folder, files) for folder, _, files in os.walk(run / FOLDER) if not _NONE.intersection(Path(folder).parts)
+        (folder, files)
+        for folder, _, files in os.walk(run / FOLDER)
+        if not NEVER_COPIED.intersection(Path(folder).relative_to(run).parts)
     )
     found = (Path(folder, file) for folder, files in folders for file in files)
     return sorted(path for path in found if path.lstat().st_mtime > made)

@@ -33,6 +33,10 @@ from ftslurm.security import owned_files
 STATE, CHANGES = "state", "changes"
 
 
+class Damaged(EnvironmentProblem):
+    """What earlier controllers have left cannot be read: no controller can lead the run any more."""
+
+
 class Kept(Value):
     """What an earlier controller has left."""
 
@@ -54,7 +58,8 @@ def read(run: RunDir, below: int | None = None) -> Kept | None:
         below: only controllers with a lower leader number count; None: all.
 
     Raises:
-        EnvironmentProblem: the state cannot be read, is damaged, or lacks what the journal has.
+        Damaged: no later controller can read it, or it lacks what the journal has.
+        OSError: it cannot be read now.
     """
     try:
         there = _seq(run)
@@ -66,9 +71,9 @@ def read(run: RunDir, below: int | None = None) -> Kept | None:
         if not there:
             return None
         problem = "is missing"
-    except (OSError, ValueError, LookupError, TypeError, RecursionError) as error:
+    except (ValueError, LookupError, TypeError, RecursionError) as error:
         problem = f"cannot be read ({type(error).__name__}: {error})"
-    raise EnvironmentProblem(
+    raise Damaged(
         f"the state of the run in {run.state} {problem}, so no controller can go on with the run. "
         f"Start a new run from its newest checkpoint: ftslurm resume {run.root}"
     )

@@ -32,7 +32,7 @@ from ftslurm.run.journal_writer import Journal
 from ftslurm.run.kept_state import Kept
 from ftslurm.security import process_title
 from ftslurm.submission import observing
-from ftslurm.submission.lead import BAD_INPUT, UNWRITTEN
+from ftslurm.submission.lead import BAD_INPUT, UNWRITTEN, patiently
 
 if TYPE_CHECKING:
     from ftslurm.monitor.table import Lines
@@ -62,6 +62,12 @@ def main(root: str, number: int, pid: int, signals: int | None, after: str) -> i
         if config.job_per_group:
             process_title.leave_process_tree()
         code = control(config, run, output, number, signals, after)
+    except kept_state.Damaged as error:  # all later controllers would fail too
+        from ftslurm.submission import requeue
+
+        complain(error)
+        requeue.end_journal(run, str(error), "failed")
+        return 1
     except FtslurmError as error:
         complain(error)
         return BAD_INPUT
@@ -160,7 +166,7 @@ def _taken_over(run: RunDir, number: int | None) -> Kept | None:
     """
     if leadership.final(run) is not None:
         return None
-    kept = kept_state.read(run, number)
+    kept = patiently(lambda: kept_state.read(run, number))
     if kept is not None and kept.lines:
         with suppress(OSError):  # a full disk: the journal of this controller writes them
             Journal(run, kept=kept).close()

@@ -8,21 +8,19 @@ from __future__ import annotations
 
 import os
 import signal
-import time
 from contextlib import suppress
 
 from ftslurm.config.schema import Config
 from ftslurm.controller.signals import SIGNALS, Wakeup
-from ftslurm.errors import FtslurmError, complain
+from ftslurm.errors import EnvironmentProblem, complain
 from ftslurm.protocol.readiness import readable
 from ftslurm.run import leadership
 from ftslurm.run.directory import RunDir, replace_text
 from ftslurm.run.journal import last_event
 from ftslurm.security import process_title
-from ftslurm.submission.lead import BAD_INPUT, LAST, MOST, WITHIN_S, Lead
+from ftslurm.submission.lead import BAD_INPUT, LAST, MOST, WITHIN_S, Lead, patiently
 
 INTERRUPTED = 130  # exit code of the keeper after Ctrl-C
-AWAY_S = 600.0  # how long a file server may be away before the keeper fails
 
 
 def keep(run: RunDir, array: Config | None = None) -> int:
@@ -40,7 +38,7 @@ def keep(run: RunDir, array: Config | None = None) -> int:
     read_end, write_end = os.pipe()
     os.set_blocking(read_end, False)
     lead = Lead(run, read_end)
-    if not (_patiently(lead, None) if array is None else lead.follow(array)):
+    if not (patiently(lambda: lead.take(None)) if array is None else lead.follow(array)):
         return leadership.code(run)
     if array is not None and (job := os.environ.get("SLURM_JOB_ID")):
         replace_text(run.job_id, job)
@@ -51,7 +49,7 @@ def keep(run: RunDir, array: Config | None = None) -> int:
             break
         if lead.crashes_again:
             return 1 if array is not None else give_up(run, f"{lead.crash}, {MOST} times within {WITHIN_S:g} s")
-        if not _patiently(lead, lead.number):
+        if not patiently(lambda: lead.take(lead.number)):
             return leadership.code(run)
     if lead.code == BAD_INPUT and array is None and last_event(run.events) not in (None, "run_requeued", *LAST):
         return give_up(run, f"the next controller could not begin; the output of its job says why ({run.submitit})")
@@ -69,35 +67,16 @@ def _watch(lead: Lead, wakeup: Wakeup, write_end: int) -> bool:
     return interrupted
 
 
-def _patiently(lead: Lead, after: int | None) -> bool:
-    """Take the lead. Wait for a file server that is away, because the groups train on.
-
-    Raises:
-        OSError: it has been away for AWAY_S.
-    """
-    until = time.monotonic() + AWAY_S
-    while True:
-        try:
-            return lead.take(after)
-        except OSError:
-            if time.monotonic() >= until:
-                raise
-            time.sleep(1.0)
-
-
 def give_up(run: RunDir, reason: str) -> int:
     """End a run that no controller can lead: write the end of its journal and cancel its steps."""
     from ftslurm.run import kept_state
     from ftslurm.slurm import client
     from ftslurm.submission import requeue
 
+    complain(reason)
     kept = None
-    try:
+    with suppress(EnvironmentProblem, OSError):
         kept = kept_state.read(run)
-    except FtslurmError as error:  # its controller has said it
-        reason = str(error)
-    else:
-        complain(reason)
     live = kept.live if kept is not None else ()
     steps = [unit.current.slurm_step for unit in live if unit.current.slurm_step]
     with suppress(OSError):

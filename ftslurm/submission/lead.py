@@ -18,7 +18,9 @@ import random
 import signal
 import subprocess
 import time
+from collections.abc import Callable
 from contextlib import suppress
+from typing import TypeVar
 
 from ftslurm.config.schema import Config, fixed_standbys
 from ftslurm.controller.signals import SIGNALS
@@ -29,6 +31,8 @@ from ftslurm.run.directory import RunDir
 from ftslurm.run.journal import last_event
 from ftslurm.security import programs
 from ftslurm.slurm.commands import BATCH_PROCESS, is_batch
+
+T = TypeVar("T")
 
 COMMAND = programs.module("ftslurm.submission.controller_process")
 MOST, WITHIN_S = 3, 60.0  # after so many crashes within this time the next controller would crash too
@@ -42,6 +46,7 @@ STAND_BACK_S = 1.0  # head start of the controller's own job, and of others than
 FOLLOW_S = 0.25  # how often the controller's own job checks
 LEAVE_S = 10.0  # how long a controller may take to leave its steps
 END_S = 30.0  # how long it may take to tidy up when the run is over
+AWAY_S = 600.0  # how long a file server may be away before the controller fails
 CRASHED_S = 20.0  # head start of all others after several crashes here
 
 
@@ -126,6 +131,22 @@ class Lead:
                 return True
             time.sleep(FOLLOW_S)
         return False
+
+
+def patiently(call: Callable[[], T]) -> T:
+    """Call a function that needs the run directory. Retry it while the file server is away: the groups train on.
+
+    Raises:
+        OSError: it has been away for AWAY_S.
+    """
+    until = time.monotonic() + AWAY_S
+    while True:
+        try:
+            return call()
+        except OSError:
+            if time.monotonic() >= until:
+                raise
+            time.sleep(1.0)
 
 
 def crashed(run: RunDir, code: int) -> str:

@@ -136,8 +136,9 @@ def test_a_controller_that_crashes_again_and_again_ends_the_run_and_says_why(slu
     assert "killed by SIGKILL, 3 times within 60 s" in reason
 
 
-def test_a_run_whose_state_is_damaged_ends_and_says_what_to_do(slurm: Backend) -> None:
-    run = slurm.start("groups.count=2", args={"open-end": True, "step-time": 0.2})
+@pytest.mark.parametrize("mode", ["slurm", "array"])
+def test_a_run_whose_state_is_damaged_ends_and_says_what_to_do(mode: str, slurm: Backend) -> None:
+    run = slurm.start(f"cluster.kind={mode}", "groups.count=2", args={"open-end": True, "step-time": 0.2})
     run.wait_for_steps(2, 2)
     with (run.dir / "state/0001.jsonl").open("ab") as file:
         file.write(b"damaged\n")

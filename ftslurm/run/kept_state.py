@@ -71,7 +71,7 @@ def read(run: RunDir, below: int | None = None) -> Kept | None:
         if not there:
             return None
         problem = "is missing"
-    except (ValueError, LookupError, TypeError, RecursionError) as error:
+    except (PermissionError, ValueError, LookupError, TypeError, RecursionError) as error:  # not ours alone, or damaged
         problem = f"cannot be read ({type(error).__name__}: {error})"
     raise Damaged(
         f"the state of the run in {run.state} {problem}, so no controller can go on with the run. "

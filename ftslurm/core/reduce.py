@@ -31,6 +31,7 @@ from ftslurm.core.state.events import (
     Granted,
     JobEnds,
     JobEvent,
+    JobsSeen,
     Leaving,
     Looked,
     NodeFate,
@@ -63,6 +64,8 @@ def observe(turn: Turn, event: Event) -> None:
         return
     if isinstance(event, JobEvent):
         queue.observe(turn, event)
+        if isinstance(event, JobsSeen) and turn.goes_on and queue.all_cancelled(turn):
+            _stop_asked(turn, StopAsked(queue.ALL_CANCELLED, SLURM))
         return
     match event:
         case Alive():

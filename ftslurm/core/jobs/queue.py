@@ -24,6 +24,8 @@ RARE_S = 300.0  # the longest poll interval, however slow slurmctld is
 WARNS_EARLY_S = 60.0  # Slurm may send its warning before the time limit this much too early
 DOUBT_S = 30.0  # if Slurm does not answer, a job whose step was ended is used again after this long
 MOST_EXCLUDED = 100  # most nodes in sbatch --exclude
+TOGETHER_S = 30.0  # jobs that are cancelled together end within this time
+ALL_CANCELLED = "somebody has cancelled all jobs of the groups"
 REFUSED_S = (15.0, 300.0)  # delay before sbatch is tried again after a refusal, which then doubles, and its maximum
 
 
@@ -111,6 +113,17 @@ def doubt(turn: Turn, unit: Unit) -> None:
     if known is not None and known.row.runs:
         update(turn, known.name, doubted=turn.now)
         poll_by(turn, turn.now)
+
+
+def all_cancelled(turn: Turn) -> bool:
+    """Return whether a person has cancelled all jobs of the groups, two or more, at the same time.
+
+    What was submitted since then instead of the first of them does not count.
+    """
+    mine = [one for one in turn.jobs if one.pool >= 0 and one.dismissed is None]
+    just = [one for one in mine if one.row.cause is Cause.CANCELLED and turn.now <= one.since + TOGETHER_S]
+    first = min((one.since for one in just), default=0.0)
+    return len(just) > 1 and not any((one.alive or one.row.between) and one.born < first for one in mine)
 
 
 def _submitted(turn: Turn, event: Submitted) -> None:

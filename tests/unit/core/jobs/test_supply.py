@@ -270,6 +270,41 @@ def test_a_lost_node_brings_a_job_that_excludes_it_and_the_old_job_is_given_back
     assert len(excluded.records("allocation_lost")) == 1
 
 
+@pytest.mark.parametrize("apart_s", [0.0, 1.0, 29.0])
+@pytest.mark.parametrize("state", ["RUNNING", "PENDING"])
+def test_a_run_whose_jobs_are_all_cancelled_ends(state: str, apart_s: float) -> None:
+    """Also if one ends later than the other, and a job was submitted meanwhile."""
+    before = pilot("90_1", "n2") if state == "RUNNING" else queued("90_1")
+    story = play(*ASKED_FOR, (2.6, seen(2.5, pilot("90_0", "n1"), before)), config=ARRAY)
+    story.turn(12, [seen(11.9, over("90_0", "CANCELLED"), before if apart_s else over("90_1", "CANCELLED"))])
+    if apart_s:
+        story.turn(12.5, [ev.Submitted(0, ("91",))])
+        story.turn(12 + apart_s, [seen(11.9 + apart_s, *map(over, ("90_0", "90_1"), ("CANCELLED",) * 2), queued("91"))])
+    assert story.state.ending is not None
+    assert story.state.ending.reason == queue.ALL_CANCELLED
+    assert story.records("command")[-1]["what"] == "stop"
+    story.wait(100)
+    assert len(requests(story)) == (2 if apart_s else 1)
+
+
+@pytest.mark.parametrize(
+    ("first", "second", "apart_s"),
+    [
+        ("CANCELLED", "RUNNING", 1.0),
+        ("CANCELLED", "PREEMPTED", 1.0),
+        ("CANCELLED", "NODE_FAIL", 1.0),
+        ("TIMEOUT", "TIMEOUT", 1.0),
+        ("CANCELLED", "CANCELLED", queue.TOGETHER_S + 1.0),
+    ],
+)
+def test_a_run_of_which_some_jobs_are_cancelled_gets_others(first: str, second: str, apart_s: float) -> None:
+    story = play(*AT_WORK, (12, seen(11.9, over("90_0", first), pilot("90_1", "n2"))), config=ARRAY)
+    story.turn(12.5, [ev.Submitted(0, ("91",))])
+    later = pilot("90_1", "n2") if second == "RUNNING" else over("90_1", second)
+    story.turn(12 + apart_s, [seen(11.9 + apart_s, over("90_0", first), later, queued("91"))])
+    assert story.state.ending is None
+
+
 # --- jobs that are about to end --------------------------------------------------------------------------------------
 
 PREEMPTED = ev.JobLeaving("90_1", Cause.PREEMPTED, "Slurm sent SIGTERM to it")

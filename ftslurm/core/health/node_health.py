@@ -28,7 +28,7 @@ from ftslurm.core.jobs import supply
 from ftslurm.core.state import errands
 from ftslurm.core.state.actions import AskNodes, Dial, NoteBroken, Probe
 from ftslurm.core.state.events import Alive, Looked, NodeFate
-from ftslurm.core.state.model import RUNS, Evidence, Look, Nodes, Out, Phase, Pulse, Unit, replace
+from ftslurm.core.state.model import RUNS, Evidence, Look, Nodes, Out, Phase, Pulse, Trait, Unit, replace
 from ftslurm.core.state.transitions import stop
 from ftslurm.core.state.turn import Turn
 from ftslurm.protocol import messages, records
@@ -366,15 +366,18 @@ def beat(unit: Unit, event: Alive, config: Config) -> Unit:
 
 
 MOST_NAMED = 3  # nodes that have failed their check
+ASK_AGAIN_S = 60.0  # while a group waits and Slurm drains a node, which may be resumed
 ANSWER_S = 1.0  # a group that has failed waits at most this long for Slurm's answer
 
 
 def ask(turn: Turn) -> None:
-    """Ask once after each failure."""
+    """Ask once after each failure, and now and then while a group waits that could run on a drained node."""
     nodes = turn.nodes
     if not (turn.config.one_job or turn.config.job_per_group) or not turn.goes_on:
         return
-    if any(_failed(unit) > nodes.asked for unit in turn.attended()):
+    held_up = nodes.those(lambda node: node.shunned) and turn.having(Trait.WAITING)
+    again = held_up and turn.due(nodes.asked + ASK_AGAIN_S)
+    if again or any(_failed(unit) > nodes.asked for unit in turn.attended()):
         about = nodes.those(lambda node: node.shunned).union(
             *(allocation.nodes for allocation in turn.state.allocations())
         )
@@ -394,8 +397,8 @@ def _failed(unit: Unit) -> float:
 def told(turn: Turn, event: NodeFate) -> None:
     """Apply Slurm's state of a node.
 
-    A node that is down gets no further step. A drained one gets steps only if no other is free: Slurm still starts the
-    job's steps there, but the administrator wants it back.
+    A node that is down gets no further step. Neither does a drained one where another job may be submitted; else only
+    if no other is free: Slurm still starts the job's steps there, but the administrator wants it back.
     """
     node = event.node
     if event.drained is not None and event.drained is not turn.nodes.of(node).shunned:

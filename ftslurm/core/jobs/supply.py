@@ -92,9 +92,8 @@ def lasting(turn: Turn, pool: int) -> tuple[Allocation, ...]:
 
 
 def given_back(turn: Turn) -> frozenset[str]:
-    """Return the nodes that Slurm drains, if a group that has failed there leaves its job for another one."""
-    gives_back = turn.config.job_per_group and may_ask(turn.config)
-    return turn.nodes.those(lambda node: node.shunned) if gives_back else frozenset()
+    """Return the nodes that Slurm drains, if a group that has failed there gets another job."""
+    return turn.nodes.those(lambda node: node.shunned) if may_ask(turn.config) else frozenset()
 
 
 def _requeues(one: Job, config: Config) -> bool:

@@ -23,7 +23,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from steps import A0, A1, B0, B1, C0
 
-from ftslurm.core.health.node_health import ANSWER_S
+from ftslurm.core.health.node_health import ANSWER_S, ASK_AGAIN_S
 from ftslurm.core.rules import begin
 from ftslurm.core.state import actions as act
 from ftslurm.core.state import events as ev
@@ -54,9 +54,29 @@ def test_one_question_comes_before_the_next_attempt_which_goes_elsewhere(ends: l
     assert len(story.all(act.AskNodes)) == 1
 
 
-def test_the_only_place_is_used_although_it_is_drained() -> None:
-    two = (0, granted(2)), *RUNNING[1:]
-    story = play(*two, (40, killed(B0)), (40.1, states(n1="allocated", n2="draining")), config=SLURM)
+TWO = (0, granted(2)), *RUNNING[1:]
+DRAINED = (40, killed(B0)), (40.1, states(n1="allocated", n2="draining"))
+
+
+def test_the_only_place_is_used_although_it_is_drained_if_no_job_may_be_submitted() -> None:
+    story = play(*TWO, *DRAINED, config=config(cluster={"kind": "slurm", "requeue": False}))
+    assert launched(story, 40) == [("n2",)]
+
+
+def test_a_group_does_not_start_again_on_a_drained_node_but_in_a_job_of_its_own() -> None:
+    story = play(*TWO, *DRAINED, (41, ev.Submitted(0, ("90",))), config=SLURM)
+    assert (launched(story, 40), story.all(act.RequestJobs)) == ([], [act.RequestJobs(0, 1)])
+    story.turn(50, [ev.JobsSeen((pilot("90", "n7"),), 49.9, 0.0)])
+    assert launched(story, 40) == [("n7",)]
+
+
+def test_a_group_that_waits_for_a_job_takes_its_node_back_when_that_is_resumed() -> None:
+    story = play(*TWO, *DRAINED, (41, ev.Submitted(0, ("90",))), config=SLURM)
+    story.wait(99)
+    assert len(story.all(act.AskNodes)) == 1
+    story.wait(40.1 + ASK_AGAIN_S)
+    assert len(story.all(act.AskNodes)) == 2
+    story.turn(101, states(n1="allocated", n2="mixed"))
     assert launched(story, 40) == [("n2",)]
 
 

@@ -24,7 +24,7 @@ from ftslurm.slurm import client
 from ftslurm.slurm.commands import job_name
 from ftslurm.submission.lead import Candidate
 
-# Without a controller a pilot gives its nodes back after this long, or ten times that limit of a worker.
+# Without a controller a pilot that may lead gives its nodes back after this long, or ten times that limit of a worker.
 ALONE_S = 600.0
 REPORTS, REPORT_S = 5, 1.0  # how often the end of its job is reported, and the time between two reports
 LINGERS_S = 60.0  # how long a pilot without a group waits for Slurm or the controller to end or requeue its job
@@ -70,17 +70,23 @@ def stay(config: Config, run: RunDir) -> None:
             break  # Slurm ends the job: the sooner this process ends, the sooner the nodes are free
         if time.monotonic() >= next_check:
             next_check = time.monotonic() + candidate.every_s
-            if over(run, config, watch) or (released.exists() and not candidate.leads):
+            if over(run, config, watch, candidate.may_lead) or (released.exists() and not candidate.leads):
                 break
     candidate.finish()
 
 
-def over(run: RunDir, config: Config, watch: liveness.Watch) -> bool:
-    """Return whether the run has ended, or `watch` has seen no controller for a long time."""
+def over(run: RunDir, config: Config, watch: liveness.Watch, may_lead: bool) -> bool:
+    """Return whether the run has ended, or `watch` has seen no controller for a long time.
+
+    Args:
+        may_lead: another controller may still come; else the run has ended when the workers have ended themselves.
+    """
     if leadership.is_over(run) or not run.root.exists():
         return True
     silent_s = watch.silent_s(run.alive)
-    return silent_s is not None and silent_s > max(ALONE_S, 10 * config.orphan_after_s)
+    return silent_s is not None and silent_s > (
+        max(ALONE_S, 10 * config.orphan_after_s) if may_lead else config.orphan_after_s
+    )
 
 
 class _Report:

@@ -28,6 +28,9 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, NoReturn
 
+if sys.argv[1:2] == ["-c"]:  # as the interpreter would: ftslurm is imported from the run's copy of it
+    exec(sys.argv[2].partition("from runpy")[0])  # noqa: S102
+
 from ftslurm.guard import guard
 from ftslurm.guard.gateway import Gateway
 from ftslurm.lighthouse.stock import load_native

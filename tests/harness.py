@@ -201,7 +201,9 @@ class Run:
     def ask(self, verb: str, *words: str) -> tuple[int, str]:
         """Run a verb on this run; return its exit code, and what it printed, errors last."""
         command = [sys.executable, "-m", "ftslurm", verb, str(self.dir), *words]
-        done = subprocess.run(command, env=self.environ, capture_output=True, text=True, timeout=PATIENCE_S)
+        done = subprocess.run(
+            command, env=self.environ, capture_output=True, text=True, timeout=PATIENCE_S, cwd=self.root.parent
+        )
         return done.returncode, done.stdout + done.stderr
 
     def tell(self, verb: str, *words: str) -> None:

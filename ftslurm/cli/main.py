@@ -48,7 +48,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     closed_output.open_missing()
     with guarded_output():
         try:
-            return _dispatch(list(sys.argv[1:] if argv is None else argv))
+            return _dispatch(list(sys.argv[1:] if argv is None else argv), own=argv is None)
         except FtslurmError as error:
             print(f"ftslurm: {error}", file=sys.stderr)
             return 1 if isinstance(error, NotDone) else 2
@@ -59,7 +59,12 @@ def main(argv: Sequence[str] | None = None) -> int:
             return 0
 
 
-def _dispatch(words: list[str]) -> int:
+def _dispatch(words: list[str], own: bool) -> int:
+    """Run a verb. Return the exit code.
+
+    Args:
+        own: these are the words of this process, which may hand over to another ftslurm.
+    """
     if not words or words[0] in ("-h", "--help"):
         print(overview(), end="")
         return 0 if words else 2
@@ -86,6 +91,7 @@ def _dispatch(words: list[str]) -> int:
             f"there is no verb {words[0]!r}{verbs}. To train with a script: ftslurm job.script={script} -- --lr 0.1"
         )
     args, method = parser_of(VERBS[name]).parse_intermixed_args(rest), VERBS[name].method
+    args.words = words if own else None
     if of_script:
         quoted = map(import_module("ftslurm.config.notation").quoted, of_script)
         args.overrides.append(f"job.args=[{','.join(quoted)}]")
@@ -93,6 +99,6 @@ def _dispatch(words: list[str]) -> int:
         code: int = import_module(f"ftslurm.cli.{name}_verb").main(args)
         return code
     run = import_module("ftslurm.cli.run_argument").find_run(args)
-    given = {name: value for name, value in vars(args).items() if name not in ("run", "root", "only")}
+    given = {name: value for name, value in vars(args).items() if name not in ("run", "root", "only", "words")}
     print(getattr(run, method)(**given))
     return 0

@@ -7,16 +7,20 @@ import sys
 
 from ftslurm.api import start
 from ftslurm.api.run import Run
+from ftslurm.code import own_copy
 
 
 def find_run(args: argparse.Namespace) -> Run:
-    """Find the run that RUN and --root name.
+    """Find the run that RUN and --root name. If another ftslurm has started it, that one goes on with the command.
 
     Raises:
         RunNotFound: there is none, or more than one.
     """
     find = start.only_run if args.only else start.find
-    return find(args.run, args.root)
+    run = find(args.run, args.root)
+    if args.words is not None:
+        own_copy.hand_over(run.files, args.words)
+    return run
 
 
 def agreed(question: str) -> bool:

@@ -5,15 +5,20 @@ from __future__ import annotations
 import argparse
 import os
 import secrets
+import signal
+import subprocess
 import sys
 import time
 from collections.abc import Callable
 
 from ftslurm.api import submitting
 from ftslurm.cli.interrupts import Interrupts
+from ftslurm.code import own_copy
 from ftslurm.config import compose
 from ftslurm.config.schema import Config, nodes_needed
+from ftslurm.controller.signals import SIGNALS
 from ftslurm.errors import EnvironmentProblem
+from ftslurm.launchers.job_command import JobRole, job_command
 from ftslurm.monitor.closed_output import say
 from ftslurm.run.directory import RunDir, replace_text
 from ftslurm.submission import preflight, submit
@@ -80,7 +85,8 @@ def start(
         config.internal.pilots = array
     tell(submitting.settle(config, judge=judge))
     if array:
-        return array_task.take_part(config)
+        array_task.check(config, os.environ)
+        return _become(config, array_task.join(config), JobRole.TASK)
     if here:
         return _control_here(config, create)
     with Interrupts() as interrupts:
@@ -108,11 +114,10 @@ def _launch_and_follow(config: Config, create: Callable[[Config], RunDir], inter
 
 def _control_here(config: Config, create: Callable[[Config], RunDir]) -> int:
     """Keep a controller running below this process, in its allocation. A requeued batch job continues its run."""
-    from ftslurm.run import configuration, full_disk, leadership
+    from ftslurm.run import configuration, leadership
     from ftslurm.slurm import commands
-    from ftslurm.submission import keeper, requeue
+    from ftslurm.submission import requeue
 
-    full_disk.outlive()
     steps = config.cluster.kind == "slurm"
     run = requeue.of_this_job(config, os.environ) if steps else None
     begun = " goes on" if run is not None else ""
@@ -129,7 +134,19 @@ def _control_here(config: Config, create: Callable[[Config], RunDir]) -> int:
     if steps and commands.is_batch(os.environ):
         replace_text(run.job_id, os.environ["SLURM_JOB_ID"])
     say(f"run {run.root}{begun}")
-    return keeper.keep(run, config if config.job_per_group else None)
+    return _become(config, run, submit.batch_role(config))
+
+
+def _become(config: Config, run: RunDir, role: JobRole) -> int:
+    """Go on as a process of the run, with its copy of ftslurm. Return its exit code: a sweep has further runs."""
+    command = job_command(run, role)
+    if config.internal.sweep is None:
+        own_copy.replace(command)
+    process = subprocess.Popen(command)
+    for number in SIGNALS:
+        if signal.getsignal(number) is not signal.SIG_IGN:
+            signal.signal(number, lambda seen, _: None if seen == signal.SIGINT else process.send_signal(seen))
+    return process.wait()  # a terminal sends Ctrl-C to both
 
 
 def _check_allocation(config: Config) -> None:

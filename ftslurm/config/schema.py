@@ -16,10 +16,13 @@ import re
 import shlex
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from functools import cache
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any, Final, Literal, TypeAlias, TypeVar
 
 from ftslurm.protocol.messages import Role
+from ftslurm.security import programs
 
 MOST_GROUPS = 1_000  # real runs reached 128; one node carries no more sruns
 LEAST_SILENCE_S = 2.0  # a busy node is silent for less
@@ -177,7 +180,7 @@ class ClusterConfig:
     # Gloo's and NCCL's own choice. GLOO_SOCKET_IFNAME and NCCL_SOCKET_IFNAME are kept if they are set (job.env).
     interface: str | list[str] | None = AUTO
     # The image in which the workers run, where Slurm has pyxis: a path, as /images/train.sqsh, or REGISTRY#IMAGE:TAG.
-    # It needs Python, torch and torchft; ftslurm is mounted into it. job.python is then the image's (default: python3).
+    # It needs Python, torch and torchft; ftslurm is the run's copy. job.python is then the image's (default: python3).
     container_image: str | None = None
     # Further folders of the node for the container, as /data or /data/set1:/data:ro. The run directory, the working
     # directory, the script's folder and checkpoint.dir are mounted anyway, at the same path.
@@ -534,10 +537,24 @@ def interpreter(job: JobConfig, default: str) -> list[str]:
     return words(job.python) or [default]
 
 
+@cache
 def shipped(folder: str) -> Path:
-    """Return the path of conf/, docs/, examples/ or sbatch/: inside the package in a wheel, beside it in a checkout."""
+    """Return the path of conf/, docs/, examples/ or sbatch/: inside the package in a wheel, beside it in a checkout.
+
+    A run's copy of ftslurm has conf/ alone, which is unpacked for this process.
+    """
     package = Path(__file__).parents[1]
+    if programs.ARCHIVE:
+        from zipfile import ZipFile
+
+        _unpacked.append(TemporaryDirectory(prefix="ftslurm-"))
+        with ZipFile(programs.ARCHIVE) as archive:
+            archive.extractall(_unpacked[-1].name, [name for name in archive.namelist() if name.startswith("conf/")])
+        return Path(_unpacked[-1].name, folder)
     return package / folder if (package / folder).is_dir() else package.parent / folder
+
+
+_unpacked = list[TemporaryDirectory[str]]()  # kept as long as this process
 
 
 def nodes_needed(config: Config) -> int:

@@ -3,12 +3,14 @@
 The name of this module stays as it is: Slurm keeps the command of a job, also when ftslurm is upgraded.
 
 Who runs this: Slurm, as the batch process of a job that submit.py (controller) or pilot_jobs.py (pilot) has
-submitted; submit.py, for the controller of a local run. The run directory is all it is told; that directory and its
+submitted; submit.py, for the controller of a local run; `ftslurm run` in a job of the user's own, whose process becomes
+this one. The run directory is all it is told; that directory and its
 configuration must belong to this user alone. Nothing is unpickled here.
 
     steps, controller              keeper.keep -> controller_process.py -> controller/loop.py
     controller, local run          controller_process.control -> controller/loop.py
     pilot                          pilots.hold, with a lead.Candidate that may start controller_process.py, too
+    task                           array_task.stay, which does the same
 """
 
 from __future__ import annotations
@@ -33,6 +35,10 @@ def main(words: Sequence[str]) -> int:
             from ftslurm.submission import pilots
 
             return pilots.hold(run)
+        if role is JobRole.TASK:
+            from ftslurm.submission import array_task
+
+            return array_task.stay(run)
         if role is JobRole.CONTROLLER:
             return lead_run(run)
         from ftslurm.submission import keeper

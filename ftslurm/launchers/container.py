@@ -2,18 +2,17 @@
 
 Groups and standbys run in the container. The Lighthouse, probes and the first process of `ftslurm attach` run on the
 node itself, with the controller's interpreter: they need nothing of the image, and answer before it is loaded. Workers
-start ftslurm/worker/mounted.py of the mounted package, because the image need not have ftslurm.
+import ftslurm from the run's copy of it (code/own_copy.py), because the image need not have ftslurm.
 """
 
 from __future__ import annotations
 
 from pathlib import Path
 
-from ftslurm.config.schema import Config, interpreter
+from ftslurm.config.schema import Config
 from ftslurm.config.store_url import is_url
 from ftslurm.run.directory import RunDir
 
-PACKAGE = "/opt/ftslurm/ftslurm"  # where the image has this package
 OPTION = "--container-image"
 _OURS = ("OMP_NUM_THREADS", "TORCHFT_TIMEOUT_SEC", "TORCHFT_QUORUM_TIMEOUT_SEC", "TORCHFT_CONNECT_TIMEOUT_SEC",
          "TORCHFT_QUORUM_RETRIES")  # fmt: skip
@@ -38,24 +37,14 @@ def options(config: Config, run: RunDir) -> list[str]:
     ]
 
 
-def worker(config: Config) -> list[str]:
-    """Return the command that starts a worker inside the image."""
-    return [*interpreter(config.job, "python3"), f"{PACKAGE}/worker/mounted.py"]
-
-
 def mounts(config: Config, run: RunDir) -> list[str]:
-    """Return what is mounted, as SOURCE:TARGET[:FLAGS]: the user's, what the run needs at its own path, ftslurm.
+    """Return what is mounted, as SOURCE:TARGET[:FLAGS]: the user's, what the run needs at its own path.
 
     Later ones are mounted over earlier ones.
     """
     theirs = [mount if ":" in mount else f"{mount}:{mount}" for mount in config.cluster.container_mounts]
     ours = sorted({str(path) for path in (run.root, *folders(config))} - {"/"})
-    return [*theirs, *(f"{path}:{path}" for path in ours), f"{package()}:{PACKAGE}:ro"]
-
-
-def package() -> Path:
-    """Return the folder of this package."""
-    return Path(__file__).parents[1]
+    return [*theirs, *(f"{path}:{path}" for path in ours)]
 
 
 def folders(config: Config) -> list[Path]:

@@ -17,8 +17,10 @@ class JobRole(Enum):
     STEPS = "steps"  # the controller of a run whose groups are all in its own job; needs no config.yaml to begin
     CONTROLLER = "controller"
     PILOT = "pilot"  # holds the nodes of its job for a group
+    TASK = "task"  # the same for a task of an array that was submitted by hand
 
 
 def job_command(run: RunDir, role: JobRole) -> list[str]:
     """Return the command of a job, or of a process beside the steps of a job."""
-    return programs.module("ftslurm.entry", role.value, str(run.root), python=[sys.executable, "-u"])
+    command = (role.value, str(run.root))
+    return programs.module("ftslurm.entry", *command, python=[sys.executable, "-u"], archive=str(run.package))

@@ -23,7 +23,6 @@ from ftslurm.core.state.model import StepId
 from ftslurm.core.state.run_state import RunState
 from ftslurm.core.state.unit_names import LIGHTHOUSE
 from ftslurm.guard import interfaces
-from ftslurm.launchers import container
 from ftslurm.run.directory import RunDir
 from ftslurm.security import programs, secret_variables
 
@@ -71,9 +70,8 @@ def command(config: Config, launch: Launch, log_dir: Path, *, local: bool, state
         own = ["--standby", *([f"--imports={','.join(config.standby.imports)}"] if config.standby.imports else [])]
     else:
         own = [f"--gpus={launch.place.slot * gpus}:{gpus}"] if gpus and not local else []
-    if config.cluster.container_image is not None:
-        return [*container.worker(config), *shared, *own]
-    return programs.module("ftslurm.worker", *shared, *own, python=interpreter(config.job, sys.executable))
+    python = interpreter(config.job, sys.executable if config.cluster.container_image is None else "python3")
+    return programs.module("ftslurm.worker", *shared, *own, python=python)
 
 
 def bind(config: Config) -> int | None:

@@ -10,9 +10,9 @@ from __future__ import annotations
 import base64
 import hashlib
 import io
-from pathlib import Path
+from importlib import resources
 
-from jinja2 import Environment, FileSystemLoader, StrictUndefined
+from jinja2 import Environment, FunctionLoader, StrictUndefined
 from markupsafe import Markup
 
 from ftslurm.monitor.status import RunStatus
@@ -29,9 +29,9 @@ _WIDTH = 140  # columns
 
 def page(status: RunStatus, history: History, accounts: Accounts) -> str:
     """Return the text of report.html."""
-    folder = Path(__file__).parent
+    folder = resources.files("ftslurm.report")
     pages = Environment(
-        loader=FileSystemLoader(folder),
+        loader=FunctionLoader(lambda name: (folder / name).read_text()),
         autoescape=True,
         finalize=_written,
         undefined=StrictUndefined,

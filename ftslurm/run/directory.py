@@ -52,6 +52,7 @@ class RunDir(Value):
     # One file for each Slurm job that was submitted for groups; it contains the job's pool.
     submitted = _Place("submitted")
     report = _Place("report.html")  # where the time of the run went, as a page (ftslurm.report)
+    package = _Place("ftslurm.zip")  # the copy of ftslurm that the run uses (ftslurm.code.own_copy)
     code = _Place("code")  # the copy of the code that every attempt runs (ftslurm.code)
     code_record = _Place("code.json")  # how the code is kept (ftslurm.code.record)
     submitit = _Place("submitit")
@@ -126,7 +127,16 @@ class RunDir(Value):
         """
         inbox = [] if sharing.is_steerable(self.inbox) and not sharing.may_steer(self.inbox) else [self.inbox]
         folders = [self.root, self.submitit, *inbox, self.leaders, self.submitted, self.released, self.observer]
-        files = [self.config, self.events, self.progress, self.id, self.key, self.job_id, self.code_record]
+        files = [
+            self.config,
+            self.events,
+            self.progress,
+            self.id,
+            self.key,
+            self.job_id,
+            self.code_record,
+            self.package,
+        ]
         return [*folders, self.state, self.code, *files]
 
     def create(self, group: int | None = None, steer: bool = False) -> None:

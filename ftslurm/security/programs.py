@@ -7,28 +7,44 @@ script would inherit the latter.) The user's script keeps its own folder on sys.
 
 from __future__ import annotations
 
+import os
 import sys
 from collections.abc import Mapping, Sequence
 
 _SAFE = "import sys; sys.path[:1] = filter(None, sys.path[:1]); "  # the working directory is '' there
-_MODULE = _SAFE + "from runpy import run_module; run_module(sys.argv.pop(1), run_name='__main__', alter_sys=True)"
-_CODE = _SAFE + "exec(sys.argv.pop(1))"
+_ARCHIVE = (
+    "import os; os.stat({0!r}).st_uid in (0, os.getuid()) or sys.exit('ftslurm: ' + {0!r} + ' is not yours'); "
+    "sys.path.insert(0, {0!r}); "
+)
+_MODULE = "from runpy import run_module; run_module(sys.argv.pop(1), run_name='__main__', alter_sys=True)"
+_CODE = "exec(sys.argv.pop(1))"
+_HOME = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))  # where the package lies
+ARCHIVE = _HOME if os.path.isfile(_HOME) else ""  # a run's copy of ftslurm that this process uses (code/own_copy.py)
 _PRIVATE = ("FTSLURM_", "SUBMITIT_")
 TEST_KILL = "FTSLURM_TEST_KILL"  # see controller/kill_switch.py
 
 
-def module(name: str, *words: str, python: Sequence[str] = ()) -> list[str]:
+def module(name: str, *words: str, python: Sequence[str] = (), archive: str = ARCHIVE) -> list[str]:
     """Return the command line for a module of ftslurm, as `python -m NAME WORDS` but without the working directory.
 
     Args:
         python: the interpreter, with what stands before it or its options; empty: this one.
+        archive: the copy of ftslurm to import from; empty: what the interpreter has.
     """
-    return [*(python or [sys.executable]), "-c", _MODULE, name, *words]
+    return [*(python or [sys.executable]), "-c", _start(archive) + _MODULE, name, *words]
 
 
-def code(text: str, *words: str) -> list[str]:
-    """Return the command line for a program as text, as `python -c TEXT WORDS` but without the working directory."""
-    return [sys.executable, "-c", _CODE, text, *words]
+def code(text: str, *words: str, archive: str = ARCHIVE) -> list[str]:
+    """Return the command line for a program as text, as `python -c TEXT WORDS` but without the working directory.
+
+    Args:
+        archive: as for `module`.
+    """
+    return [sys.executable, "-c", _start(archive) + _CODE, text, *words]
+
+
+def _start(archive: str) -> str:
+    return _SAFE + (_ARCHIVE.format(archive) if archive else "")
 
 
 def of_a_new_run(environ: Mapping[str, str]) -> dict[str, str]:

@@ -31,17 +31,12 @@ def array_of(config: Config, environ: Mapping[str, str]) -> str | None:
     return environ.get("SLURM_ARRAY_JOB_ID") if is_task else None
 
 
-def take_part(config: Config) -> int:
+def stay(run: RunDir) -> int:
     """Be a pilot of the run until the run is over or does not need this task any more.
 
     Returns:
         The exit code of the run; 0 if it goes on.
-
-    Raises:
-        EnvironmentProblem: the array does not fit the configuration, or the run directory cannot be created.
     """
-    check(config, os.environ)
-    run = join(config)
     config = configuration.of_run(run)
     print(f"run {run.root}, task {job_name(os.environ)}", flush=True)
     if not leadership.is_over(run):

@@ -120,7 +120,7 @@ def _check_container(config: Config) -> None:
             f"{container.OPTION}. Ask its admin, or start a container with job.python=[apptainer,exec,img.sif,python]"
         )
     run = Path(config.run.dir or config.run.root)
-    for path in (run, *container.folders(config), container.package()):
+    for path in (run, *container.folders(config)):
         if re.search(r"[\s,:]", str(path)):
             raise ConfigError(
                 f"cluster.container_image: {path} has to be mounted into the container, and pyxis takes no spaces, "

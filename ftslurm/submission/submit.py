@@ -14,6 +14,7 @@ from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
+from ftslurm.code import own_copy
 from ftslurm.config import compose, slurm_options
 from ftslurm.config.schema import (
     CONTROLLER,
@@ -80,6 +81,7 @@ def create(config: Config, give_code: code_of_run.GiveCode = code_of_run.take, p
         run.create(group, steer)
         config.run.dir = str(root)
         replace_text(run.config, compose.dump(config))
+        own_copy.write(run.package, RunDir(root).package)
     except FileExistsError as error:
         raise EnvironmentProblem(f"run.dir={root} exists already: every run needs a directory of its own") from error
     except OSError as error:

@@ -112,7 +112,7 @@ def _exit_code(code: object) -> int:
 def _print_traceback(error: BaseException) -> None:
     """Print a traceback without the frames of this module, through sys.excepthook, which the script may replace."""
     trace = error.__traceback__
-    while trace is not None and trace.tb_frame.f_code.co_filename == __file__:
+    while trace is not None and trace.tb_frame.f_globals is globals():
         trace = trace.tb_next
     error = error.with_traceback(trace)
     for hook in (sys.excepthook, sys.__excepthook__):

@@ -13,9 +13,9 @@ from ftslurm.guard.guard import options
 from ftslurm.launchers import container, step_command
 from ftslurm.launchers.srun import Slurm
 from ftslurm.run.directory import RunDir
+from ftslurm.security import programs
 
 RUN = RunDir(Path("/runs/ddp-1"))
-OWN = f"{container.package()}:/opt/ftslurm/ftslurm:ro"
 
 
 def config() -> Config:
@@ -45,16 +45,15 @@ def test_workers_start_in_the_image_and_the_lighthouse_outside_of_it() -> None:
         line = lines[unit]
         assert {"--container-image=/images/a.sqsh", "--container-workdir=/home/ann", "--container-writable"} < set(line)
         started = line[line.index("python3") :]
-        assert started[1] == "/opt/ftslurm/ftslurm/worker/mounted.py"
-        assert options(started[2:]).log_dir == "/logs"
-    assert (container.package() / "worker/mounted.py").is_file()
+        assert started[:4] == programs.module("ftslurm.worker", python=["python3"])
+        assert options(started[4:]).log_dir == "/logs"
 
 
 def test_the_interpreter_is_that_of_the_image() -> None:
     made = config()
     made.job.python = ["nice", "/opt/conda/bin/python"]
     argv = step_command.command(made, launch("group-0000"), Path("/logs"), local=False)
-    assert argv[:3] == ["nice", "/opt/conda/bin/python", "/opt/ftslurm/ftslurm/worker/mounted.py"]
+    assert argv[:5] == programs.module("ftslurm.worker", python=made.job.python)
 
 
 def test_what_the_run_sets_for_the_script_wins_over_the_image() -> None:
@@ -67,11 +66,11 @@ def test_what_the_run_sets_for_the_script_wins_over_the_image() -> None:
 def test_each_folder_that_a_worker_needs_is_mounted_once() -> None:
     made = config()
     home = ["/home/ann:/home/ann", "/home/ann/code:/home/ann/code"]
-    assert container.mounts(made, RUN) == [*home, "/runs/ddp-1:/runs/ddp-1", OWN]
+    assert container.mounts(made, RUN) == [*home, "/runs/ddp-1:/runs/ddp-1"]
     made.checkpoint.dir = "/ckpt"
     made.cluster.srun = ["--container-workdir=/workspace"]
     assert not [word for word in container.options(made, RUN) if word.startswith("--container-workdir")]
-    assert container.mounts(made, RUN) == ["/ckpt:/ckpt", *home, "/runs/ddp-1:/runs/ddp-1", OWN]
+    assert container.mounts(made, RUN) == ["/ckpt:/ckpt", *home, "/runs/ddp-1:/runs/ddp-1"]
 
 
 def test_the_users_mounts_come_first() -> None:
@@ -79,11 +78,11 @@ def test_the_users_mounts_come_first() -> None:
     made.cluster.container_mounts = ["/runs", "/set:/home:ro"]
     assert container.mounts(made, RUN) == [
         *("/runs:/runs", "/set:/home:ro", "/home/ann:/home/ann", "/home/ann/code:/home/ann/code"),
-        *("/runs/ddp-1:/runs/ddp-1", OWN),
+        "/runs/ddp-1:/runs/ddp-1",
     ]
 
 
 def test_the_root_of_the_machine_is_never_mounted(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(Path, "cwd", lambda: Path("/"))
     code = "/home/ann/code:/home/ann/code"
-    assert container.mounts(config(), RUN) == [code, "/runs/ddp-1:/runs/ddp-1", OWN]
+    assert container.mounts(config(), RUN) == [code, "/runs/ddp-1:/runs/ddp-1"]

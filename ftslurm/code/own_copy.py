@@ -1,0 +1,129 @@
+"""The copy of ftslurm that a run keeps, and that all of its processes import: RUN/ftslurm.zip.
+
+An upgrade of ftslurm, a `git pull` below an editable install or a removed environment changes nothing for a run that
+has been submitted. A command that meets a run of another ftslurm hands over to the run's copy, so no version has to
+read what another one has written.
+
+It is one file, because file systems limit the number of files. Importing from it takes as long as from a folder. The
+comment of the archive identifies it.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import marshal
+import os
+import sys
+from contextlib import suppress
+from importlib.machinery import SourceFileLoader
+from importlib.util import MAGIC_NUMBER
+from pathlib import Path
+from types import CodeType
+from typing import Any, NoReturn
+
+import ftslurm
+from ftslurm.code.git_tree import first_line
+from ftslurm.config.schema import shipped
+from ftslurm.errors import complain
+from ftslurm.run.directory import RunDir
+from ftslurm.security import owned_files, programs
+
+ELSEWHERE = ("__pycache__", "conf", "docs", "examples", "sbatch")  # folders of an installed package that are not code
+UNCHECKED = (1).to_bytes(4, "little") + bytes(8)  # flags and hash of a .pyc that is never compared with its source
+END, COMMENT = b"PK\x05\x06", 18  # the mark of the end of an archive, and the bytes from there to its comment
+LAST = 1024  # bytes that have both
+MAIN = "import sys; from ftslurm.cli.main import main; sys.exit(main())"
+
+
+def write(path: Path, final: Path) -> None:
+    """Write the ftslurm of this process into a run directory.
+
+    Args:
+        path: of the new file.
+        final: where it will be when the run begins: tracebacks name it.
+
+    Raises:
+        OSError: it cannot be written.
+    """
+    owned_files.write_file(path, Path(programs.ARCHIVE).read_bytes() if programs.ARCHIVE else _packed(final))
+
+
+def hand_over(run: RunDir, words: list[str]) -> None:
+    """Continue a command with the run's copy of ftslurm, if that is another one; else return.
+
+    Only with that of a run of this user: it would be the program of somebody else.
+    """
+    copy = _described(run.package) if owned_files.is_own(run.root) else None
+    if copy is not None and copy["is"] != _this()["is"]:
+        complain(f"{run.root.name} was started with {_name(copy)}, this is {_name(_this())}: that one goes on")
+        replace(programs.code(MAIN, *words, archive=str(run.package)))
+
+
+def replace(command: list[str]) -> NoReturn:
+    """Replace this process by another one of the run."""
+    sys.stdout.flush()
+    sys.stderr.flush()
+    os.execv(command[0], command)  # noqa: S606 (a program of ours)
+
+
+def _described(path: Path) -> dict[str, Any] | None:
+    """Return the comment of a run's copy; None: it is missing, damaged or not this user's."""
+    with suppress(OSError, ValueError), owned_files.open_own(path) as file:
+        file.seek(max(0, os.fstat(file.fileno()).st_size - LAST))
+        found = json.loads(file.read().rpartition(END)[2][COMMENT:])
+        return found if isinstance(found, dict) and "is" in found else None
+    return None
+
+
+def _this() -> dict[str, Any]:
+    """Return what the comment of a copy of this process's ftslurm is."""
+    if programs.ARCHIVE and (found := _described(Path(programs.ARCHIVE))) is not None:
+        return found
+    digest, package = hashlib.sha256(), Path(ftslurm.__file__).parent
+    for name, path in _files().items():
+        file = path.stat()
+        digest.update(f"{name} {file.st_size} {file.st_mtime_ns}\n".encode())
+    git = (package.parent / ".git").exists()
+    commit = first_line(str(package.parent), "rev-parse", "--short", "HEAD") if git else None
+    return {"is": digest.hexdigest(), "version": ftslurm.__version__, "commit": commit}
+
+
+def _name(copy: dict[str, Any]) -> str:
+    commit = copy.get("commit")
+    return f"ftslurm {copy.get('version')}" + (f" ({commit})" if commit else "")
+
+
+def _files() -> dict[str, Path]:
+    """Return the files of the package and of conf/, by their names in an archive, sorted."""
+    found = dict[str, Path]()
+    for prefix, folder in (("ftslurm", Path(ftslurm.__file__).parent), ("conf", shipped("conf"))):
+        for where, folders, names in os.walk(folder):
+            folders[:] = [name for name in folders if name not in ELSEWHERE]
+            below = Path(where).relative_to(folder)
+            found |= {str(prefix / below / name): Path(where, name) for name in names}
+    return dict(sorted(found.items()))
+
+
+def _packed(final: Path) -> bytes:
+    """Return an archive with all files, and with compiled code, in which the modules lie at `final`."""
+    import io
+    from zipfile import ZIP_DEFLATED, ZipFile, ZipInfo
+
+    data = io.BytesIO()
+    with ZipFile(data, "w", ZIP_DEFLATED, compresslevel=1) as archive:
+        archive.comment = json.dumps(_this()).encode()
+        for name, path in _files().items():
+            archive.writestr(ZipInfo(name), path.read_bytes(), ZIP_DEFLATED, 1)
+            if path.suffix == ".py":
+                code = SourceFileLoader(name, str(path)).get_code(name)
+                assert code is not None
+                compiled = marshal.dumps(_placed(code, str(final / name)))
+                archive.writestr(ZipInfo(f"{name}c"), MAGIC_NUMBER + UNCHECKED + compiled, ZIP_DEFLATED, 1)
+    return data.getvalue()
+
+
+def _placed(code: CodeType, path: str) -> CodeType:
+    """Return code whose file is at a path."""
+    consts = (_placed(one, path) if isinstance(one, CodeType) else one for one in code.co_consts)
+    return code.replace(co_filename=path, co_consts=tuple(consts))

@@ -126,6 +126,12 @@ def all_cancelled(turn: Turn) -> bool:
     return len(just) > 1 and not any((one.alive or one.row.between) and one.born < first for one in mine)
 
 
+def in_doubt(turn: Turn) -> bool:
+    """Return whether Slurm may soon say that jobs were cancelled in which steps have just been ended from outside."""
+    times = (one.since if one.row.between else one.doubted for one in turn.jobs)
+    return any(time is not None and not turn.due(time + TOGETHER_S) for time in times)
+
+
 def _submitted(turn: Turn, event: Submitted) -> None:
     old = asking_of(turn, event.pool)
     if event.error:

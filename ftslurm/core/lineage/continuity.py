@@ -9,6 +9,7 @@ which torchft alone would continue, and what prevents each: our Lighthouse (ligh
 from __future__ import annotations
 
 from ftslurm.config.schema import Config
+from ftslurm.core.jobs import queue
 from ftslurm.core.state.events import Granted
 from ftslurm.core.state.model import LIVE, RUNS, Comparisons, Phase, Saved, Trait, Unit
 from ftslurm.core.state.run_state import RunState
@@ -88,7 +89,7 @@ def guard(turn: Turn) -> None:
         return
     for unit in turn.table.in_phase(*RUNS):
         stop(turn, unit, Cause.CANCELLED)
-    if not turn.table.count(*LIVE):
+    if not turn.table.count(*LIVE) and not queue.in_doubt(turn):
         _restart_all(turn, f"{lost} of step {turn.lineage.step}")  # the last steps are known once all have ended
 
 

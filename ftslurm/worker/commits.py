@@ -7,7 +7,7 @@ weights differ. Two signs are looked for among the first commits after the weigh
 - No weight has changed since it. Optimizers with kernels of their own may change weights without telling torch (the
   version of a tensor), so some elements are compared too.
 
-Single ones are no sign: a gradient scaler leaves out a step now and then, and a schedule may begin with 0.
+Single ones are no sign: a gradient scaler leaves out a step now and then. Neither are those with a learning rate of 0.
 """
 
 from __future__ import annotations
@@ -78,13 +78,16 @@ class Commits(Onlooker):
         changed = self._before != self._weights()
         if changed or self._looked:
             self._looked += 1
-            self._idle[NOT_CHANGED] += not changed
+            self._idle[NOT_CHANGED] += not changed and self._may_change()
         for what, n in self._idle.items():
             if n >= FEW and not self._over:
                 self._over = True
                 self._warn(ADVICE.format(n=n, what=what))
         self._over = self._over or self._looked > COMMITS
         self._before = None
+
+    def _may_change(self) -> bool:
+        return any(float(group.get("lr", 1.0)) for one in self._optimizers for group in one.param_groups)
 
     def _weights(self) -> list[Any]:
         """Return the versions of what the optimizers train, and some elements of the first weight of each group."""

@@ -71,13 +71,19 @@ def warms_up(number: int, optimizer: torch.optim.Optimizer) -> None:
     optimizer.step()
 
 
+def rests(number: int, optimizer: torch.optim.Optimizer) -> None:
+    """Have a learning rate of 0 after the first step."""
+    optimizer.param_groups[0]["lr"] = torch.tensor(0.0) if number and number % 2 else 0.0 if number else 0.1
+    optimizer.step()
+
+
 def scales(number: int, optimizer: torch.optim.Optimizer) -> None:
     """Leave out steps as a gradient scaler does: some at the beginning, then a few."""
     if number >= 4 and number not in (7, 9):
         optimizer.step()
 
 
-@pytest.mark.parametrize("step", [always, warms_up, scales])
+@pytest.mark.parametrize("step", [always, warms_up, rests, scales])
 @pytest.mark.parametrize("kind", [torch.optim.SGD, torch.optim.Adam, Kernel])
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float16])
 def test_nothing_is_said_of_a_training_as_it_is(

@@ -123,7 +123,7 @@ def test_a_group_that_comes_back_after_the_end_does_not_train_all_steps_again(
     run.kill(group=1)
     until_held(run, 1)
     run.end_soon()
-    run.finish()  # the other has the result
+    run.finish(4)  # the other has the result
     assert {s["attempt"] for s in run.steps(1)} == {0}
     (given_up,) = run.named("group_given_up", group=1)
     assert "had already finished" in str(given_up["reason"])

@@ -217,7 +217,7 @@ def test_a_lost_node_is_replaced_by_a_job_and_one_that_never_starts_keeps_nobody
     cluster.kill_node(str(run.named("step_launched", group=1)[0]["nodes"][0]))  # type: ignore[index]
     run.until(lambda: "Slurm job" in str(run.named("group_waits", group=1)), "it waits for a job that never starts")
     last = run.end_soon()
-    run.finish()
+    run.finish(4)  # without group 1
     numbers = [int(s["step"]) for s in run.steps(0)]
     assert numbers == list(range(numbers[0], last + 1))
     run.until(lambda: {"PENDING", "RUNNING"}.isdisjoint(jobs(cluster).values()), "the jobs have ended", 10.0)
@@ -234,7 +234,7 @@ def test_the_summary_says_that_a_group_was_cancelled_by_hand_and_came_too_late(
     cluster.run(["scancel", pilot_of(run, 1)])  # by hand
     run.wait_for("step_exited", group=1)
     run.end_soon()
-    run.finish()
+    run.finish(4)
     why = "had already finished; it may find no group to heal from"
     (given_up,) = run.named("group_given_up")
     assert why in str(given_up["reason"])

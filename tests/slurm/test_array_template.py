@@ -176,5 +176,8 @@ def test_whichever_task_is_lost_the_others_train_on(
     assert set(run.weights()) == {(group, 0) for group in {0, 1, 2} - {gone}}
     assert len(set(run.weights().values())) == 1
     ends = {name: task.state for name, task in tasks(cluster).items()}
-    assert ends == dict.fromkeys(ends, "COMPLETED") | {third: "CANCELLED"}
+    code = (
+        "FAILED" if run.named("run_finished")[0].get("missing") else "COMPLETED"
+    )  # group `gone` may be far from the end
+    assert ends == dict.fromkeys(ends, code) | {third: "CANCELLED"}
     assert len(ends) == 3

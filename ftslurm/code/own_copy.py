@@ -56,7 +56,7 @@ def hand_over(run: RunDir, words: list[str]) -> None:
     """
     copy = _described(run.package) if owned_files.is_own(run.root) else None
     if copy is not None and copy["is"] != _this()["is"]:
-        complain(f"{run.root.name} was started with {_name(copy)}, this is {_name(_this())}: that one goes on")
+        complain(f"{run.root.name} keeps its own copy of {_name(copy)}, not the installed {_name(_this())}: using it")
         replace(programs.code(MAIN, *words, archive=str(run.package)))
 
 

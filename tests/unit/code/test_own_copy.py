@@ -93,7 +93,7 @@ def test_only_a_run_of_another_ftslurm_is_handed_over(
     own_copy.hand_over(run, ["status", "x"])
     (command,) = handed_over
     assert command[-2:] == ["status", "x"]
-    assert f"started with ftslurm {ftslurm.__version__}" in (told := capsys.readouterr().err)
+    assert f"its own copy of ftslurm {ftslurm.__version__}" in (told := capsys.readouterr().err)
     assert "ftslurm 99.0 (1a2b3c4)" in told
 
 

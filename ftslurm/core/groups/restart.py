@@ -11,7 +11,8 @@ from ftslurm.core.groups.verdict import kind
 from ftslurm.core.state.model import Exit
 from ftslurm.protocol.causes import Again, Blame, Cause
 
-LAUNCH_AGAIN_S = 2.0
+LAUNCH_AGAIN_S, LAUNCH_MAX_S = 2.0, 60.0  # the first waits after a refused launch, and the longest one
+AT_FIRST = 5  # waits before they double: slurmctld restarts within a few seconds
 WINDOW_S = 3600.0  # older failures do not count
 BACKOFF_MAX_S = 60.0  # the longest wait for a restart
 
@@ -39,9 +40,9 @@ def judge(exits: Sequence[Exit], config: RestartConfig, launch_patience_s: float
     the first again. Failures older than WINDOW_S are ignored (Erlang's supervisors call this the restart intensity).
 
     A launch that never reached a node, because slurmctld was away or a node was gone, is no failure of the group:
-    it is tried again every LAUNCH_AGAIN_S. An attempt that a user's command has ended is no failure either, nor one
-    whose step did not answer: the next one follows at once, whatever the policy. One with another version of torchft
-    than the other groups' is the last: a person decides.
+    it is tried again after LAUNCH_AGAIN_S, later less often. An attempt that a user's command has ended is no failure
+    either, nor one whose step did not answer: the next one follows at once, whatever the policy. One with another
+    version of torchft than the other groups' is the last: a person decides.
 
     A cause that Slurm may still correct gives no unit up for the budget: the next failure does.
 
@@ -59,7 +60,8 @@ def judge(exits: Sequence[Exit], config: RestartConfig, launch_patience_s: float
     if not last.launched:
         in_a_row = list(takewhile(lambda e: not e.launched, reversed(exits)))
         if last.time - in_a_row[-1].time < launch_patience_s:
-            return RestartAt(last.time + LAUNCH_AGAIN_S)
+            doublings = max(0, min(len(in_a_row) - AT_FIRST, 10))
+            return RestartAt(last.time + min(LAUNCH_AGAIN_S * 2**doublings, LAUNCH_MAX_S))
         return GiveUp(f"srun could not start it for {launch_patience_s:g} s (health.start_timeout_s)")
     recent = [e for e in exits if last.time - e.time < WINDOW_S]
     failures = [e for e in recent if _is_failure(e)]

@@ -11,7 +11,7 @@ from steps import B0, B1
 
 from ftslurm.config.schema import RestartConfig
 from ftslurm.core.groups import restart
-from ftslurm.core.groups.restart import LAUNCH_AGAIN_S, GiveUp, RestartAt, judge, wait
+from ftslurm.core.groups.restart import LAUNCH_MAX_S, GiveUp, RestartAt, judge, wait
 from ftslurm.core.state import events as ev
 from ftslurm.core.state.model import Exit
 from ftslurm.protocol.causes import Cause, Says
@@ -90,9 +90,15 @@ def test_no_backoff_means_no_wait_ever() -> None:
 
 def test_launches_that_reach_no_node_cost_no_budget_and_are_tried_again_for_a_while() -> None:
     away = [Exit(n, 10.0 + 2 * n, Cause.START_FAILED, ("n1",), launched=False) for n in range(40)]
-    assert judge([*exits(5), *away[:20]], CONFIG, PATIENCE_S) == RestartAt(48 + LAUNCH_AGAIN_S)
+    assert judge([*exits(5), *away[:20]], CONFIG, PATIENCE_S) == RestartAt(48 + LAUNCH_MAX_S)
     assert isinstance(judge([*exits(5), *away], CONFIG, PATIENCE_S), GiveUp)  # slurmctld has been away for a minute
     assert judge([*exits(5), *away, *exits(100)], CONFIG, PATIENCE_S) == RestartAt(102)  # the second failure of its own
+
+
+@pytest.mark.parametrize(("refused", "seconds"), [(1, 2), (5, 2), (6, 4), (8, 16), (10, 60), (10_000, 60)])
+def test_a_launch_that_is_refused_again_and_again_is_tried_less_often(refused: int, seconds: float) -> None:
+    away = [Exit(n, 100.0 + n / 1000, Cause.START_FAILED, ("n1",), launched=False) for n in range(refused)]
+    assert judge([*exits(5), *away], CONFIG, PATIENCE_S) == RestartAt(away[-1].time + seconds)
 
 
 # --- attempts that were healthy for a while --------------------------------------------------------------------------

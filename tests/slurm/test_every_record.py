@@ -1,0 +1,70 @@
+"""A history with all that happens to a run, in which the controller dies at each record of its journal in turn."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+from cluster import Cluster
+from harness import Backend, Run
+
+pytestmark = [pytest.mark.slurm, pytest.mark.light, pytest.mark.nightly]
+BLOCKS = 8
+Facts = dict[str, object]  # what is the same at whichever record it dies
+
+
+def live(cluster: Cluster, backend: Backend, mode: str, seq: int | None) -> tuple[Facts, Run]:
+    """Train through a kill, a save, a drain, one more group, a drill and a lost node. Return what came of it.
+
+    Args:
+        seq: the record at which the controller dies; None: it lives.
+    """
+    settings = (f"cluster.kind={mode}", "groups.count=2", "groups.max=3", "health.lost_after_s=4")
+    number = len(backend.runs)
+    backend.environ["FTSLURM_TEST_KILL"] = str(backend.tmp_path / f"when{number}")
+    if seq is not None:
+        (backend.tmp_path / f"when{number}").write_text(str(seq))
+    run = backend.start(*settings, script="light_saving.py", args={"open-end": True, "step-time": 0.1})
+    run.wait_until_back(0, 1, attempt=0)
+    run.kill(1)
+    run.wait_until_back(1)
+    run.tell("save")
+    run.wait_for("checkpoint_saved")
+    drained = run.node_of(1, 1)
+    run.tell("drain", drained)
+    run.wait_until_back(1, attempt=2)
+    run.tell("scale", "3")
+    run.wait_until_back(2, attempt=0)
+    run.tell("inject", "kill", "--group", "1")
+    run.wait_until_back(1, attempt=3)
+    lost = run.node_of(2, 0)
+    cluster.kill_node(lost)
+    run.wait_until_back(2)
+    run.end_soon()
+    run.finish()
+    if seq is not None:
+        assert not (backend.tmp_path / f"when{number}").exists(), f"no controller has died at {seq}"
+    assert [line["seq"] for line in run.events] == list(range(1, 1 + len(run.events)))
+    groups = [line for line in run.named("step_exited") if line["group"] is not None]
+    facts: Facts = {
+        "exits": sorted((line["group"], line["attempt"], line["cause"]) for line in groups),
+        "drills": [(line["kind"], line["group"]) for line in run.named("fault_injected")],
+        "refused": [line["reason"] for name in ("fault_refused", "command_refused") for line in run.named(name)],
+        "moved": (run.node_of(1, 2) != drained, run.node_of(2, 1) != lost),
+        "digests": len(set(run.weights().values())),
+    }
+    return facts, run
+
+
+@pytest.mark.parametrize("mode", ["slurm", "array"])
+@pytest.mark.parametrize("block", range(0, BLOCKS, 3))  # the others: by hand, before a release
+def test_it_makes_no_difference_at_which_record_the_controller_dies(
+    mode: str, block: int, new_cluster: Callable[..., Cluster], slurm_on: Callable[[Cluster], Backend]
+) -> None:
+    cluster = new_cluster(nodes=7, cpus=1)
+    backend = slurm_on(cluster)
+    expected, run = live(cluster, backend, mode, None)
+    for seq in range(1 + block, len(run.events) - 1, BLOCKS):
+        cluster = new_cluster(nodes=7, cpus=1)
+        backend.environ.update(cluster.env)
+        assert live(cluster, backend, mode, seq)[0] == expected, f"record {seq}: {run.events[seq - 1]}"

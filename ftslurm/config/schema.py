@@ -253,6 +253,10 @@ class HealthConfig:
     # What is compared: patterns of the names in the state that the Manager heals others with, as [default.model.*].
     # Default: the weights that an optimizer of torch trains, and their state in it.
     compare_parts: list[str] = field(default_factory=list)
+    # What to do with the floating-point buffers of modules, as BatchNorm's running statistics: groups compute them from
+    # their own data, and evaluate different models. report: warn if they differ while the weights are equal. average:
+    # over the groups in each step, as far as the Manager heals others with them. ignore: accept it.
+    buffers: Literal["report", "average", "ignore"] = "report"
     # What to do if groups differ, and no majority shows which are wrong (there are two, say). warn: tell people, train
     # on. stop: end the run.
     on_divergence: Literal["warn", "stop"] = "warn"

@@ -232,6 +232,8 @@ def _check_comparison(config: Config) -> Iterator[str]:
     every = config.health.compare_every
     if every not in (AUTO, 0) and config.independent:
         yield f"health.compare_every={every} with lighthouse.kind=none: groups share no weights"
+    if config.health.buffers == "average" and config.independent:
+        yield "health.buffers=average with lighthouse.kind=none: groups share no weights"
 
 
 def _check_faults(config: Config) -> Iterator[str]:

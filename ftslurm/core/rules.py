@@ -146,6 +146,8 @@ def _all_ended(turn: Turn, ended: list[Unit], failed: list[Unit], serving: list[
         reason += f"; nothing was left to do after the checkpoint of step {lineage.resume_step}"
     elif turn.state.comparisons.told:
         reason += "; groups differ, see the warning"
+    elif turn.state.comparisons.buffers:
+        reason += "; buffers differ, see the warning"
     elif lineage.step == 0 and not turn.independent:
         reason += "; no step was reported: does the script use torchft's Manager, and in the process of its rank?"
     # Without a committed step nothing shows that others did the failed share; a server keeps what the group did.

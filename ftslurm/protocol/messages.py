@@ -174,6 +174,8 @@ class Digest(Report, kind="digest"):
     step: Count
     rank: Count
     digest: Text
+    buffers: Text = ""  # the same of the buffers that groups evaluate with
+    layers: Text = ""  # whose they are, for a person
 
 
 class Serving(Report, kind="serving"):

@@ -32,7 +32,7 @@ from ftslurm.checkpoint.devices import on_this_device, synchronize
 from ftslurm.errors import complain
 from ftslurm.protocol.position import Position
 from ftslurm.words import few, listed
-from ftslurm.worker import digest
+from ftslurm.worker import buffers, digest
 from ftslurm.worker.onlooker import Onlooker, quietly
 
 _NOT = "groups are not compared (health.compare_every)"
@@ -66,7 +66,8 @@ class Comparison(Onlooker):
         self, warn: Callable[[str], None], position: Position, every: int | None, parts: Sequence[str] = ()
     ) -> None:
         super().__init__()
-        self.report: Callable[[int, str], None] = lambda *_: None  # step, digest; called in a thread
+        # The step and the digest; if there are buffers, also theirs, and whose they are. Called in a thread.
+        self.report: Callable[..., None] = lambda *_: None
         self._warn = warn
         self._position, self._every, self._parts = position, every or USUAL, parts
         self._most, self._cost_s, self._since = inf if every else MOST, 0.0, time.monotonic()  # since the last digest
@@ -148,8 +149,13 @@ class Comparison(Onlooker):
             for key in fragments:  # what has been read is a copy
                 manager._load_state_dict_fns[key](state[key])
             complain(f"drill: after step {step} one bit of {name} is flipped")
+        began = time.monotonic()
+        found = {} if self._apart else buffers.of(manager, state)  # which differ between two syncs
+        took_s = time.monotonic() - began  # once for each quorum, and so no part of what a digest costs
+        self._cost_s, self._since = self._cost_s - took_s, self._since + took_s
+        copies = {name: one.clone() for name, one in found.items()}  # the next step changes them
+        self._thread = Thread(target=on_this_device(self._take), args=(step, tensors, copies))
         synchronize(tensors.values())  # what has begun to change; in the thread it might meet the capture of a graph
-        self._thread = Thread(target=on_this_device(self._take), args=(step, tensors))
         self._thread.start()
 
     def _is_costly(self) -> bool:
@@ -169,12 +175,13 @@ class Comparison(Onlooker):
             self._thread = None
             self._cost_s += time.monotonic() - began
 
-    def _take(self, step: int, tensors: dict[str, Any]) -> None:
+    def _take(self, step: int, tensors: dict[str, Any], copies: dict[str, Any]) -> None:
         try:
             versions = [tensor._version for tensor in tensors.values()]
             found = digest.digest(tensors)
             if versions == [tensor._version for tensor in tensors.values()]:
-                self.report(step, found)
+                layers = few([*dict.fromkeys(name.rpartition(".")[0] for name in copies)])
+                self.report(step, found, *([digest.digest(copies), layers] if copies else []))
             else:
                 self._tell(CHANGES)
         except Exception as error:

@@ -92,12 +92,12 @@ class Patch(Enum):
     )
 
     # --- the Manager of a run: run_manager.py ---
-    # Groups are compared by digests of their state: comparison.py.
+    # Groups are compared by digests of their state: comparison.py, buffers.py.
     COMPARE = (
         "groups are not compared (health.compare_every)",
         {
             "torchft.manager:Manager": """
-                disallow_state_dict_read() _load_state_dict_fns _step _user_state_dicts
+                disallow_state_dict_read() _load_state_dict_fns _quorum_id _step _user_state_dicts
             """,
             "torch.optim.optimizer": "register_optimizer_step_pre_hook()",
         },
@@ -112,7 +112,7 @@ class Patch(Enum):
                 start_quorum() wait_quorum() allreduce() should_commit() current_step() report_error() errored()
                 _async_quorum() _apply_pending_state_dict()
                 _checkpoint_transport _client _errored _group_rank _healing _participating_replica_world_size
-                _pending_state_dict _pg _quorum_future _quorum_id _step
+                _pending_state_dict _pg _quorum_future _quorum_id _step _user_state_dicts
             """,
             "torchft.process_group:ProcessGroupWrapper": "abort() _create_pg() _pg",
             "torchft.process_group:ProcessGroupNCCL": "_errored _timeout",

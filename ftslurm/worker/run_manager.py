@@ -1,8 +1,9 @@
 """The Manager of a run: `from torchft import Manager` gives the script RunManager.
 
 It is torchft's, and each override calls torchft's own method. What it adds: progress.py, unhealed.py and commits.py
-look on; lineage_guard.py checks each answer about a quorum before torchft uses it; the first error of a step ends what
-the process group does (group_end.py); one of torch's own meets the others in the quorum's store (native_group.py).
+look on; buffers.py averages buffers; lineage_guard.py checks each answer about a quorum before torchft uses it; the
+first error of a step ends what the process group does (group_end.py); one of torch's own meets the others in the
+quorum's store (native_group.py).
 Import it late: it imports torchft.
 """
 
@@ -17,7 +18,7 @@ import time
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any, ClassVar
 
-from ftslurm.worker import group_end
+from ftslurm.worker import buffers, group_end
 from ftslurm.worker.closed_servers import Client
 
 if TYPE_CHECKING:
@@ -132,15 +133,20 @@ class RunManager(Base):  # type: ignore[misc]
 
     def should_commit(self, *args: Any, **kwargs: Any) -> bool:
         """Vote on the step."""
-        compared = self._ftslurm.compared
+        compared, commits = self._ftslurm.compared, self._ftslurm.commits
         if compared is not None:
             compared.state_changes(self)
+        averaged = commits.averaged
+        means = buffers.average(self)
+        commits.averaged = averaged  # by the script
         self._ftslurm.progress.votes(self)
         committed = bool(super().should_commit(*args, **kwargs))
+        for buffer, mean in means if committed else ():
+            buffer.detach().copy_(mean.view_as(buffer))
         if compared is not None and committed:
             compared.has_committed(self)
         self._ftslurm.progress.has_voted(self, committed)
-        self._ftslurm.commits.has_voted(self, committed)
+        commits.has_voted(self, committed)
         return committed
 
 

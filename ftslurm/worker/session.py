@@ -348,7 +348,7 @@ def watch_script(task: Task, channel: Channel, watchers: Watchers, assign: messa
         else:
             complain(f"warning: {text}")
     if watchers.compared is not None:
-        watchers.compared.report = lambda step, digest: channel.say(messages.Digest(step, rank, digest))
+        watchers.compared.report = lambda step, *told: channel.say(messages.Digest(step, rank, *told))
     if rank == 0:
         watchers.unhealed.before = dict(os.environ)
     else:

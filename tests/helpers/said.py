@@ -66,8 +66,8 @@ def progressed(
     return Heard(step, msg.Progress(number, quorum_id, participants, committed, aborted, gap_s, own_s, step_s))
 
 
-def digested(step: StepId, number: int, digest: str, rank: int = 0) -> Heard:
-    return Heard(step, msg.Digest(number, rank, digest, task=rank))
+def digested(step: StepId, number: int, digest: str, rank: int = 0, buffers: str = "", layers: str = "") -> Heard:
+    return Heard(step, msg.Digest(number, rank, digest, buffers, layers, task=rank))
 
 
 def serving(step: StepId, url: str) -> Heard:

@@ -4,9 +4,9 @@ The same ranks of all groups are compared, each after the same step, as soon as 
 are equal, or all have reported. Groups that differ from a majority are brought down; they heal from it elsewhere.
 Without a majority nobody knows which are wrong: people are told, and nothing is judged until these groups are equal
 again, since one that heals meanwhile has the weights of one of them. With `auto` nobody has asked for a comparison, and
-groups may differ by the script's design: people are told, and no group is ended. What an attempt has reported counts
-while it runs, so a group that is back, and a history that a full restart has undone, are not compared with what was
-before.
+groups may differ by the script's design: people are told, and no group is ended. The same holds for buffers, if the
+weights are equal (health.buffers). What an attempt has reported counts while it runs, so a group that is back, and a
+history that a full restart has undone, are not compared with what was before.
 """
 
 from __future__ import annotations
@@ -15,6 +15,7 @@ from itertools import islice
 from typing import Any, TypeAlias
 
 from ftslurm.config.schema import AUTO
+from ftslurm.core.groups import reports
 from ftslurm.core.state import errands
 from ftslurm.core.state.actions import DistrustCheckpoints
 from ftslurm.core.state.model import Compared, Evidence, Phase, Trait, Unit, replace
@@ -27,6 +28,10 @@ from ftslurm.words import few
 
 KEPT = 8  # steps whose digests are kept for each rank, those that were reported last
 NAMED = 8  # groups that a sentence names
+BUFFERS = (
+    "buffers differ between groups, among those of {}: each group evaluates another model, so early stopping, the best "
+    "checkpoint and ReduceLROnPlateau may differ. health.buffers=average makes them equal, ignore accepts them"
+)
 Tasks: TypeAlias = list[tuple[Unit, int]]  # that of a rank in each of some groups
 
 
@@ -38,14 +43,17 @@ def compare(turn: Turn, said: messages.Digest, unit: Unit) -> None:
     steps = known.steps.get(said.rank, ())
     old = next((one for one in steps if one.step == said.step), None)
     new = old or Compared(said.step)
-    differs = new.differs or any(digest != said.digest for digest, _ in islice(new.digests.values(), 1))
-    digests = new.digests.set((unit.name, unit.attempt), (said.digest, said.task))
+    differs = new.differs or any(digest != said.digest for digest, *_ in islice(new.digests.values(), 1))
+    digests = new.digests.set((unit.name, unit.attempt), (said.digest, said.task, said.buffers))
     new = replace(new, digests=digests, differs=differs)
     steps = (*steps, new)[-KEPT:] if old is None else tuple(new if one is old else one for one in steps)
     known = replace(known, steps=known.steps.set(said.rank, steps))
     if not new.differs and _all_have_reported(turn, new):
         told = known.told if known.rank != said.rank else frozenset()
         known = replace(known, equal=known.equal.set(said.rank, said.step), told=told)
+        if turn.config.health.buffers == "report" and len({buffers for *_, buffers in digests.values()}) > 1:
+            known = replace(known, buffers=True)
+            reports.warn(turn, None, BUFFERS.format(said.layers))
     turn.set(comparisons=known)
     for one in steps:
         if one.differs and one.step > agreed(turn, said.rank) and turn.goes_on:
@@ -77,7 +85,7 @@ def _judge(turn: Turn, rank: int, compared: Compared, late: list[Unit]) -> None:
     """
     running = [
         (unit, digest, task)
-        for (name, attempt), (digest, task) in compared.digests.items()
+        for (name, attempt), (digest, task, _) in compared.digests.items()
         if (unit := turn.table.by_name.get(name)) and unit.attempt == attempt and unit.phase is Phase.RUNNING
     ]
     told = turn.state.comparisons.told

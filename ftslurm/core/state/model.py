@@ -559,7 +559,7 @@ class Compared(Value):
     """The digests of one rank of each group after a step; see health/divergence.py."""
 
     step: int
-    digests: Map[tuple[str, int], tuple[str, int]] = Map()  # (unit, attempt) -> digest, task
+    digests: Map[tuple[str, int], tuple[str, int, str]] = Map()  # (unit, attempt) -> digest, task, digest of buffers
     differs: bool = False  # they are not all equal
 
 
@@ -570,3 +570,4 @@ class Comparisons(Value):
     equal: Map[int, int] = Map()  # of each rank, the last step after which it was equal in all groups
     told: frozenset[tuple[str, int]] = frozenset()  # attempts that differ without a majority, as people know
     rank: int = 0  # the rank in which they do
+    buffers: bool = False  # groups with equal weights had different buffers, as people know

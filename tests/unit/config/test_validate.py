@@ -150,6 +150,11 @@ def test_every_number_of_the_configuration_has_a_smallest_value() -> None:
             ["faults", "corrupt", "health.compare_every=0"],
         ),
         ({"health__on_divergence": "maybe"}, ["health.on_divergence=maybe"]),
+        ({"health__buffers": "mean"}, ["health.buffers=mean"]),
+        (
+            {"lighthouse__kind": "none", "health__buffers": "average"},
+            ["health.buffers=average", "lighthouse.kind=none"],
+        ),
         ({"health__compare_every": -1}, ["health.compare_every=-1"]),
         # drills
         (

@@ -180,6 +180,7 @@ def test_every_task_knows_its_run_and_torchfts_time_outs() -> None:
         "FTSLURM_CHECKPOINT_EVERY": "0",
         "FTSLURM_COMPARE_EVERY": "auto",
         "FTSLURM_COMPARE_PARTS": "",
+        "FTSLURM_BUFFERS": "report",
         "OMP_NUM_THREADS": "1",
         "WANDB_API_KEY": SECRET,
     }

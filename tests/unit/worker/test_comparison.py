@@ -26,7 +26,7 @@ class Training:
     def __init__(self, every: int | None = 2, parts: tuple[str, ...] = (), size: int = 8) -> None:
         class Manager:
             _step, _client, _quorum_future, _healing, _pending_state_dict = 0, None, None, False, None
-            _pg, _use_async_quorum = None, False
+            _pg, _use_async_quorum, _quorum_id = None, False, 0
 
             def __init__(self) -> None:
                 self._user_state_dicts = {"default": lambda: training.state()}
@@ -61,7 +61,7 @@ class Training:
             allow_state_dict_read = disallow_state_dict_read
 
         training = self
-        self.reports, self.warnings, self.position = list[tuple[int, str]](), list[str](), Position()
+        self.reports, self.warnings, self.position = list[tuple[Any, ...]](), list[str](), Position()
         self.compared = Comparison(self.warnings.append, self.position, every, parts)
         self.compared.report = lambda *told: self.reports.append(told)
         progress = SimpleNamespace(seeks_quorum=bool, votes=bool, has_voted=lambda *_: None, reduces=lambda *_: None)
@@ -349,6 +349,44 @@ def test_nobody_pays_for_a_comparison_that_was_not_asked_for(slow: bool, monkeyp
     training.over()
     assert len(training.reports) == (1 if slow else 4)
     assert ["costs more than 20%" in text for text in training.warnings] == [True] * slow
+
+
+def test_buffers_are_reported_apart_as_they_are_before_the_next_step_changes_them(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """A thread computes the digest while the next forward pass changes them."""
+    real, begun = digest.digest, threading.Event()
+
+    def slow(tensors: Any) -> str:
+        begun.wait(10)
+        return real(tensors)
+
+    def train(shift: float) -> tuple[Training, list[str]]:
+        training, norm, expected = Training(), torch.nn.BatchNorm1d(3), list[str]()
+        of_it = training.state
+        training.state = lambda: {**of_it(), "norm": norm.state_dict(), "rng": torch.get_rng_state()}  # type: ignore[method-assign]
+        monkeypatch.setattr(digest, "digest", slow)
+        for step in range(7):
+            floats = {f"default.norm.{name}": getattr(norm, name) for name in ("running_mean", "running_var")}
+            expected += [real(floats)] if step in (2, 4, 6) else []
+            begun.clear()
+            training.manager.start_quorum()
+            norm(torch.arange(12.0).view(4, 3) + shift)
+            begun.set()
+            training.weight.grad = torch.ones_like(training.weight)
+            training.manager.should_commit()
+            training.optimizer.step()
+        training.over()
+        assert training.warnings == []
+        return training, expected
+
+    (one, mine), (other, theirs) = train(0.0), train(5.0)
+    assert [(step, apart, whose) for step, _, apart, whose in one.reports] == [
+        (2 * n, apart, "default.norm") for n, apart in enumerate(mine, 1)
+    ]
+    assert [apart for *_, apart, _ in other.reports] == theirs
+    assert set(mine).isdisjoint(theirs)
+    assert [report[:2] for report in one.reports] == [report[:2] for report in other.reports]  # the weights
 
 
 def test_named_parts_are_compared_whatever_they_are() -> None:

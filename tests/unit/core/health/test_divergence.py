@@ -172,6 +172,41 @@ def test_a_comparison_that_nobody_asked_for_ends_no_group_and_tells_people_once(
     assert (story.outcome(), story.reason()) == ("succeeded", "all groups finished; groups differ, see the warning")
 
 
+@pytest.mark.parametrize("setting", ["report", "average", "ignore"])
+def test_of_equal_groups_the_buffers_are_compared_and_people_told_once(setting: str) -> None:
+    """Steps, orders, and which groups report which buffers are drawn."""
+    for seed in range(12):
+        draw, groups = Random(seed), Random(seed).randint(2, 5)
+        story = play(*trains(groups), config=settings(groups, compare_every="auto", buffers=setting))
+        differ, now = False, 10.0
+        for number in range(100, 1000, 100):
+            weights = GOOD if draw.random() < 0.7 else None
+            about = [(weights or draw.choice([GOOD, BAD]), draw.choice([GOOD, GOOD, GOOD, BAD])) for _ in range(groups)]
+            events = [
+                said.digested(attempt(n), number, one, buffers=other, layers="m.1")
+                for n, (one, other) in enumerate(about)
+            ]
+            draw.shuffle(events)
+            events = events[: draw.choice([groups, groups, groups - 1])]
+            for event in events:
+                now += 0.1
+                story.turn(now, [event])
+            equal = len({one for one, _ in about}) == 1
+            differ |= equal and len(events) == groups and len({other for _, other in about}) > 1
+        told = differ and setting == "report"
+        warnings = [record for record in story.records("warning") if "buffers differ" in record["text"]]
+        assert [("those of m.1" in record["text"], record["group"]) for record in warnings] == [(True, None)] * told
+        assert story.state.comparisons.buffers == told
+        assert wrong(story) == []
+
+
+def test_a_run_whose_buffers_differ_does_not_say_succeeded_alone() -> None:
+    differ = [said.digested(attempt(n), 100, GOOD, buffers=one, layers="m.1") for n, one in enumerate((GOOD, BAD, BAD))]
+    ends = (60, [finished(attempt(group)) for group in range(3)])
+    story = play(*trains(), (10, differ), ends, config=settings(compare_every="auto"))
+    assert (story.outcome(), story.reason()) == ("succeeded", "all groups finished; buffers differ, see the warning")
+
+
 def test_groups_that_were_equal_again_are_told_of_when_they_differ_again() -> None:
     """A later step may round away what differs."""
     story = play(

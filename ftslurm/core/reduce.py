@@ -388,6 +388,8 @@ def _task_failed(turn: Turn, evidence: Evidence, unit: Unit, exited: messages.Ex
         evidence = replace(evidence, node=unit.node_of(evidence.task))
     if Says.ABORT in evidence.says and len(unit.place.nodes) == 1:
         return  # node_health.py decides whether its only node is lost
+    if Says.TIMEOUT in evidence.says and (awaited := hangs.awaited(turn)):
+        evidence = replace(evidence, error=awaited)
     evidence = after_abort(unit, evidence)
     unit = turn.attempt(unit, evidence=(*unit.current.evidence, evidence))
     if evidence.node_lost and evidence.node is not None:

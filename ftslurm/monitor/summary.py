@@ -126,7 +126,8 @@ def _entry(alike: Sequence[GroupStatus], known: str) -> Text:
     if end is None:
         return Text(f"{_called(alike)}: {given_up or 'given up'}", "red")
     trace = _end(end.traceback or "")
-    told = replace(end, error=None, traceback=None) if trace else end
+    raised = (end.error or "").partition(":")[0]  # what the core says instead is told, too
+    told = replace(end, traceback=None, error=None if raised in str(trace) else end.error) if trace else end
     if len(alike) > 1:
         told = replace(told, node=None, rank=None)
     lines = trace or [f"- {sign}" for sign in end.evidence if len(end.evidence) > 1]

@@ -48,6 +48,7 @@ class Says(Enum):
     NETWORK = "NCCL reports a network error"
     ECHO = "a connection is lost: something else has failed"
     LIGHTHOUSE = "the Lighthouse does not answer"
+    TIMEOUT = "a wait of the Manager for others has timed out"
     ABORT = "srun aborts the step, because its connection to a node has broken"
     PRINTED = "they are only a line of the script's output"
 

@@ -119,6 +119,8 @@ _ECHO = re.compile(
 )
 # What torchft 0.2.0 raises when the Lighthouse does not answer: a gRPC status, or its own message for a failed dial.
 _LIGHTHOUSE = re.compile(r"(?i)lighthouse|failed to connect to http|status: (Cancelled|Unavailable|DeadlineExceeded)")
+# What torchft 0.2.0 raises when the others have not come in time: to a quorum, or within a group.
+_TIMEOUT = re.compile("Timeout expired")
 # What NCCL says if a connection or a system call has failed; a peer that has vanished looks the same.
 _NETWORK = re.compile(
     r"(?i)ncclSystemError|ncclRemoteError|unhandled system error|NET/OFI.*\berror\b"
@@ -129,7 +131,8 @@ _NETWORK = re.compile(
 def says(error: str | None) -> frozenset[Says]:
     """Return what an error says of how a task has ended."""
     error = error or ""
-    said = {what for pattern, what in ((_ECHO, Says.ECHO), (_LIGHTHOUSE, Says.LIGHTHOUSE)) if pattern.search(error)}
+    signs = ((_ECHO, Says.ECHO), (_LIGHTHOUSE, Says.LIGHTHOUSE), (_TIMEOUT, Says.TIMEOUT))
+    said = {what for pattern, what in signs if pattern.search(error)}
     if find(error) is not None:
         said.add(Says.BROKEN)
     elif _NETWORK.search(error) and not _OF_THE_SCRIPT.match(error):

@@ -162,6 +162,22 @@ def _condemn(turn: Turn, culprit: Culprit) -> None:
     errands.request(turn, unit, messages.Dump())
 
 
+def awaited(turn: Turn) -> str | None:
+    """Return for whom a task has waited that has timed out, for a person; None: for none that computes."""
+
+    def moved(one: Culprit) -> float:  # those that wait for it have moved since, or a moment before
+        return one.pulse.moved - TOGETHER_S * (one.pulse.stage is Stage.COMPUTING)
+
+    first = min((one for peers in _ranks(turn) for one in peers), key=moved, default=None)
+    if first is None or first.pulse.stage is not Stage.COMPUTING:
+        return None
+    what, stood_s = f"rank {first.task} of group {first.unit.group}", turn.now - first.pulse.moved
+    return (
+        f"the wait for the others has timed out: {what} has taken no step for {stood_s:.0f} s. If it alone evaluates "
+        "or saves there, raise job.longest_step_s"
+    )
+
+
 def hung(turn: Turn) -> tuple[Culprit, ...]:
     """Return the hung tasks; none if they cannot be told from tasks that wait.
 

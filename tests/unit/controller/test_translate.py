@@ -103,6 +103,7 @@ def test_the_last_line_of_a_log_is_not_taken_for_the_error() -> None:
         ("RuntimeError: NCCL error: ncclRemoteError", {Says.ECHO, Says.NETWORK}),
         ("RuntimeError: CUDA error: uncorrectable ECC error encountered", {Says.BROKEN}),
         ("RuntimeError: status: Unavailable", {Says.ECHO, Says.LIGHTHOUSE}),
+        ('TimeoutError: status: Cancelled, message: "Timeout expired"', {Says.ECHO, Says.LIGHTHOUSE, Says.TIMEOUT}),
         ("KeyError: 'connection reset'", {Says.ECHO}),
         ("KeyError: 'XID 79'", set()),
         ("ValueError: no such layer", set()),

@@ -344,6 +344,18 @@ def test_what_failed_of_the_same_is_told_once_with_the_end_of_its_traceback() ->
     assert "  ValueError: boom" in drawn(summary(fold(status, ex.finished(3, "failed")), RunDir(Path("/x"))))
 
 
+def test_what_the_core_says_of_an_exception_stands_above_its_traceback() -> None:
+    trace = (
+        'Traceback (most recent call last):\n  File "/x/manager.py", line 644, in wait\nTimeoutError: Timeout expired'
+    )
+    error = "the wait for the others has timed out: rank 0 of group 0 has taken no step for 61 s"
+    lines = [ex.started(1), ex.launched(1, 1), ex.exited(2, 1, cause="user_error", error=error, traceback=trace)]
+    text = drawn(summary(fold(RunStatus(), *lines, ex.finished(3, "failed")), RunDir(Path("/x"))), 200)
+    first = next(n for n, line in enumerate(text) if line.startswith("group 1"))
+    assert text[first].endswith(f": {error}")
+    assert text[first + 3] == "  TimeoutError: Timeout expired"
+
+
 def test_of_many_restarts_the_summary_lists_the_last() -> None:
     lines = [ex.started(1)]
     for n in range(50):

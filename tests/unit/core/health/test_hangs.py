@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 from dataclasses import replace
+from random import Random
 
 import pytest
 import said
@@ -11,13 +12,14 @@ from histories import Moment, Story, config, granted, is_a, killed, play, ready,
 from steps import A0, A1, B0, C0, C1, LIGHT0, URL
 
 from ftslurm.config.schema import Config
-from ftslurm.core.health.hangs import DUMP_S, hung, overtaken
+from ftslurm.core.health.hangs import DUMP_S, awaited, hung, overtaken
 from ftslurm.core.rules import begin
 from ftslurm.core.state import actions as act
 from ftslurm.core.state import events as ev
-from ftslurm.core.state.model import Phase, Pulse, StepId
+from ftslurm.core.state.model import Evidence, Phase, Pulse, StepId
 from ftslurm.core.state.turn import Turn
 from ftslurm.protocol import messages as msg
+from ftslurm.protocol.causes import Says
 from ftslurm.protocol.stages import Stage
 
 LIMIT = 60.0
@@ -121,6 +123,39 @@ def test_groups_that_have_not_joined_are_not_compared() -> None:
     assert hung(Turn(with_units(state, *running), 200.0, settings(2))) == ()
 
 
+@pytest.mark.parametrize("seed", range(20))
+def test_a_wait_that_has_timed_out_names_who_computes_since_before_the_others_moved(seed: int) -> None:
+    draw = Random(seed)
+    groups, workers, now = draw.randint(2, 5), draw.randint(1, 3), 200.0
+    culprit = draw.randrange(groups), draw.randrange(workers)
+    stage = draw.choice([COMPUTES, COMPUTES, *Stage])
+    units = []
+    state = begin(settings(groups, workers))
+    for unit in state.groups:
+        pulses = tuple(
+            Pulse(now, "S", 9, stage, 100.0)
+            if (unit.group, task) == culprit
+            else Pulse(
+                now,
+                "S",
+                draw.choice([9, 10]),
+                draw.choice([ASKS, ASKS, VOTES]),
+                draw.uniform(96 if stage is COMPUTES else 106, now),
+            )
+            for task in range(workers)
+        )
+        at_work = replace(unit.current, step=9, hosts=("n1",) * workers)
+        units.append(replace(unit, phase=Phase.RUNNING, pulses=pulses, current=at_work))
+    turn = Turn(with_units(state, *units), now, settings(groups, workers))
+    found = awaited(turn)
+    if stage is COMPUTES:
+        assert found is not None
+        assert f"rank {culprit[1]} of group {culprit[0]} has taken no step for 100 s" in found
+        assert "job.longest_step_s" in found
+    else:
+        assert found is None
+
+
 # --- in the life of a run ---------------------------------------------------------------------------------------------
 
 STARTED: tuple[Moment, ...] = (
@@ -143,6 +178,19 @@ def hanging(*moments: Moment, until: float, steps: tuple[StepId, ...] = (A0, B0,
     beats = [(STOOD + n, [at_work(STOOD + n, step) for step in steps]) for n in range(2, int(until - STOOD) + 1, 2)]
     history = sorted([*STARTED, *beats, *moments, (until,)], key=lambda moment: moment[0])
     return play(*history, config=settings())
+
+
+def test_groups_that_time_out_while_another_evaluates_say_for_whom_they_have_waited() -> None:
+    torchft = 'TimeoutError: status: Cancelled, message: "Timeout expired", details: []'
+    error = Evidence(0, None, code=1, error=torchft, says=frozenset({Says.TIMEOUT}))
+    fails = [(STOOD + after, [ev.TaskFailed(step, error), ev.Ended(step, 1)]) for after, step in ((50, A0), (51, B0))]
+    story = hanging(*fails, until=STOOD + 52)
+    told = [record["error"] for record in story.records("step_exited")]
+    assert [
+        f"rank 0 of group 2 has taken no step for {after} s" in text for text, after in zip(told, (50, 51), strict=True)
+    ] == [True] * 2
+    gone = play(*STARTED, (25, ev.TaskFailed(A0, error), ev.Ended(A0, 1)), config=settings())
+    assert [record["error"] for record in gone.records("step_exited")] == [torchft]  # all wait alike
 
 
 def test_while_all_move_nobody_is_asked() -> None:

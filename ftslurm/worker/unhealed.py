@@ -26,7 +26,8 @@ STEPS = 10
 WARNING = (
     "the script trains without torchft (it has made no Manager): each group trains a model of its own and never "
     "averages with another one, nothing heals a group that fails, its next attempt starts from the beginning, or from "
-    "a checkpoint that the script itself loads. The few lines that change this: ftslurm help fault-tolerant"
+    "a checkpoint that the script itself loads. All groups write the same files, unless {REPLICA_GROUP_ID} is in their "
+    "paths (job.args). The few lines that change this: ftslurm help fault-tolerant"
 )
 
 

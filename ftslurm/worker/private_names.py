@@ -99,6 +99,7 @@ class Patch(Enum):
             "torchft.manager:Manager": """
                 disallow_state_dict_read() _load_state_dict_fns _quorum_id _step _user_state_dicts
             """,
+            "torch.nn.modules.module:Module": "_buffers",
             "torch.optim.optimizer": "register_optimizer_step_pre_hook()",
         },
     )

@@ -3,9 +3,10 @@
     DIR/positions/group-0003-rank-0        the positions of one rank
     DIR/positions/history-0002-RUN-1       the step at which a history began: the third one, RUN's second
 
-A record is a pickle behind its size and checksum: a step, the number of ranks, the history, and the state of the data
-object after the step. A record of a step replaces those of the same and of later steps. A damaged record is ignored. A
-file is read only if no other user can have written it.
+A record is a pickle behind its size and checksum: a step, the shares, the history, and the state of the data object
+after the step. The shares are the number of groups and ranks and the batch size: in other shares the same state is
+another place. A record of a step replaces those of the same and of later steps. A damaged record is ignored. A file is
+read only if no other user can have written it.
 
 A history begins with each run and with each full restart, at the step of the checkpoint that was loaded. It undoes all
 later steps of the histories before it. Every group that loads the checkpoint writes the same file, so that a group
@@ -40,7 +41,7 @@ class DataPositions:
             group: the number of this rank's group.
             rank: this rank's number in its group.
             ranks: how many ranks the group has.
-            data: an object with state_dict() and load_state_dict().
+            data: an object with state_dict() and load_state_dict(), and maybe batch_size.
             history: the name of the history that is being written (layout.history_of).
         """
         self.folder = folder / layout.POSITIONS
@@ -48,7 +49,8 @@ class DataPositions:
         self.name = f"group {group} rank {rank}"
         self.history = history
         self.rank = rank
-        self.ranks = ranks
+        groups = os.environ.get("NUM_REPLICA_GROUPS", "1")
+        self.shares = f"{groups} groups of {ranks} ranks, batch size {getattr(data, 'batch_size', 'unknown')}"
         self.data = data
         self.records: dict[int, bytes] = {}  # by step, ascending
         self._file: int | None = None
@@ -73,15 +75,23 @@ class DataPositions:
         except OSError as error:
             why = str(error)
             self.records.clear()  # which of them are undone is not known
-        at, ranks, _, state = self.upto(step) or (0, 0, "", None)
-        if ranks == self.ranks:
-            self.data.load_state_dict(state)
-            if step is not None and at < step:
-                complain(
-                    f"{self.name}: its position in the data is of step {at}, the last one recorded up to step {step}"
-                )
-        elif ranks or step != 0:
-            why = why or (f"it was recorded by groups of {ranks} ranks" if ranks else "none was recorded")
+        at, shares, _, state = self.upto(step) or (0, "", "", None)
+        if shares:
+            try:
+                self.data.load_state_dict(state)
+            except Exception as error:  # as that of a part of a stream which there is no more
+                if shares == self.shares:
+                    raise
+                why, shares = f"{shares} recorded it, now {self.shares}: {error}", ""
+        if shares and shares != self.shares:
+            complain(
+                f"{self.name}: its position in the data was recorded by {shares}, now {self.shares}. Unless the loader "
+                "counts the samples of all shares, some samples are trained twice and others not: ftslurm help data"
+            )
+        if shares and step is not None and at < step:
+            complain(f"{self.name}: its position in the data is of step {at}, the last one recorded up to step {step}")
+        if not shares and (why or step != 0):
+            why = why or "none was recorded"
             complain(f"{self.name}: STARTS AT THE BEGINNING OF ITS DATA, no usable position in {self.path}: {why}")
 
     def histories(self) -> dict[str, int]:
@@ -120,7 +130,7 @@ class DataPositions:
             trim_to: the steps of the checkpoints; if given, positions that neither belong to one nor are newer are
                 dropped.
         """
-        record = framed(pickle.dumps((step, self.ranks, self.history, self.data.state_dict())))
+        record = framed(pickle.dumps((step, self.shares, self.history, self.data.state_dict())))
         try:
             self.append(step, record)
             if trim_to:

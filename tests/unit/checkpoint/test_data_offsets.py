@@ -142,7 +142,7 @@ def test_a_record_cut_off_anywhere_costs_only_itself(tmp_path: Path) -> None:
         read = positions(tmp_path)
         read.read()
         assert list(read.records) == [1, 2]
-    read.append(3, framed(pickle.dumps((3, 1, FIRST, {"at": 33}))))
+    read.append(3, framed(pickle.dumps((3, here.shares, FIRST, {"at": 33}))))
     assert back_at(tmp_path, None) == 33
     here.path.write_bytes(text[:-1] + b"\xff")
     assert back_at(tmp_path, None) == 2
@@ -159,7 +159,7 @@ def test_a_flipped_bit_costs_at_most_its_record_and_those_behind_it(tmp_path: Pa
         read = positions(tmp_path)
         read.read()
         assert {*range(1, at // 8 // each + 1)} <= {*read.records} <= {1, 2, 3}
-        assert all(read.upto(step) == (step, 1, FIRST, {"at": step}) for step in read.records)
+        assert all(read.upto(step) == (step, here.shares, FIRST, {"at": step}) for step in read.records)
 
 
 def test_the_file_stays_short_and_keeps_what_checkpoints_need(tmp_path: Path) -> None:
@@ -175,9 +175,48 @@ def test_nothing_noted_is_said_aloud(tmp_path: Path, capsys: pytest.CaptureFixtu
     assert capsys.readouterr().err == ""
     assert back_at(tmp_path / "other", None) == 0
     assert "STARTS AT THE BEGINNING OF ITS DATA" in capsys.readouterr().err
-    train(positions(tmp_path), 1)
-    assert back_at(tmp_path, 1, ranks=2) == 0
-    assert "recorded by groups of 1 ranks" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("groups", ["3", "2"])
+@pytest.mark.parametrize("ranks", [1, 2])
+@pytest.mark.parametrize("batch_size", [4, 8])
+def test_a_place_in_other_shares_is_used_and_told_once(
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+    groups: str,
+    ranks: int,
+    batch_size: int,
+) -> None:
+    monkeypatch.setenv("NUM_REPLICA_GROUPS", "3")
+    monkeypatch.setattr(Numbers, "batch_size", 4, raising=False)
+    train(positions(tmp_path), 1, 2)
+    monkeypatch.setenv("NUM_REPLICA_GROUPS", groups)
+    monkeypatch.setattr(Numbers, "batch_size", batch_size)
+    assert back_at(tmp_path, 2, ranks=ranks) == 2
+    told = capsys.readouterr().err
+    if (groups, ranks, batch_size) == ("3", 1, 4):
+        assert told == ""
+    else:
+        assert told.count("recorded by 3 groups of 1 ranks, batch size 4") == 1
+        assert f"now {groups} groups of {ranks} ranks, batch size {batch_size}. " in told
+
+
+def test_a_place_that_other_shares_do_not_have_is_not_used(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    class Part(Numbers):
+        def load_state_dict(self, state: dict[str, int]) -> None:
+            raise IndexError(f"no shard for {state}")
+
+    train(positions(tmp_path), 1, 2)
+    monkeypatch.setitem(globals(), "Numbers", Part)
+    with pytest.raises(IndexError):
+        back_at(tmp_path, 2)
+    assert back_at(tmp_path, 2, ranks=2) == 0
+    told = capsys.readouterr().err
+    assert "STARTS AT THE BEGINNING OF ITS DATA" in told
+    assert "now 1 groups of 2 ranks, batch size unknown: no shard for {'at': 2}" in told
 
 
 def test_a_file_that_others_can_write_is_not_read(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -1,4 +1,4 @@
-"""What the modules for frameworks share: the updates of all groups, their state, and the batches in them.
+"""What the modules for frameworks share: the updates of all groups and their state.
 
 An update is one step of the optimizer and one commit, however many batches its gradients are accumulated over. What
 happens between two updates (an evaluation, a schedule, early stopping) belongs to the first one. A checkpoint is saved,
@@ -7,9 +7,8 @@ and a group that comes back copies the state, when the next one begins.
 
 from __future__ import annotations
 
-import itertools
 import os
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from datetime import timedelta
 from importlib.metadata import version
 from typing import Any
@@ -18,16 +17,17 @@ import torch
 from packaging.specifiers import SpecifierSet
 from torch import Tensor, nn
 from torch.optim import Optimizer
-from torch.utils.data import DataLoader, IterableDataset
+from torch.utils.data import DataLoader
 from torchft import Manager, ProcessGroupGloo, ProcessGroupNCCL
 
 from ftslurm.checkpoint import Checkpointer, Stateful
+from ftslurm.data import Batches
+from ftslurm.data.batches import batches_per_epoch
 from ftslurm.errors import FtslurmError, complain
 from ftslurm.words import listed
 
 GROUP = os.environ.get("REPLICA_GROUP_ID", "0")
 TIMEOUT = timedelta(seconds=30)
-OF_LOADER = "num_workers collate_fn pin_memory worker_init_fn multiprocessing_context prefetch_factor"
 
 
 class FrameworkError(FtslurmError):
@@ -56,56 +56,9 @@ def updates_per_epoch(loader: DataLoader, per_update: int) -> int:
         per_update: how many of them this rank adds to an update.
 
     Raises:
-        FrameworkError: the batches cannot be numbered.
+        DataError: the batches cannot be numbered.
     """
-    if isinstance(loader.dataset, IterableDataset) or loader.batch_sampler is None:
-        raise FrameworkError("an IterableDataset cannot be shared between groups: use one with a length and an index")
-    return -(-len(loader) // (per_update * int(os.environ.get("NUM_REPLICA_GROUPS", "1"))))
-
-
-class Batches:
-    """The batches of a loader in all epochs, numbered in an order that is the same in all groups."""
-
-    def __init__(self, loader: DataLoader, per_update: int, seed: int) -> None:
-        """Args:
-            loader: the batches of this rank, as if there were one group.
-            per_update: how many of them this rank adds to an update.
-            seed: of the order, the same in all groups.
-        """  # fmt: skip
-        self._loader, self._per_update, self._seed = loader, per_update, seed
-        self._batches: Iterator[Any] = iter(())
-        self._next = (-1, 0)
-
-    def take(self, part: int, groups: int) -> list[Any]:
-        """Return a part of the data, `per_update` batches. The loader reads ahead: the next part is `part + groups`."""
-        if (part, groups) != self._next:  # the groups have changed, or an update was not committed
-            options = {name: getattr(self._loader, name) for name in OF_LOADER.split()}
-            numbers = self._numbers(part, groups)
-            self._batches = iter(DataLoader(self._loader.dataset, batch_sampler=numbers, **options))
-        self._next = (part + groups, groups)
-        return list(itertools.islice(self._batches, self._per_update))
-
-    def _numbers(self, part: int, groups: int) -> Iterator[list[int]]:
-        known, order = -1, []
-        for start in itertools.count(part * self._per_update, groups * self._per_update):
-            for number in range(start, start + self._per_update):
-                epoch, place = divmod(number, len(self._loader))
-                if epoch != known:
-                    known, order = epoch, self._order(epoch)
-                yield order[place]
-
-    def _order(self, epoch: int) -> list[list[int]]:
-        """Return the batches of an epoch as the sampler draws them from this seed."""
-        with torch.random.fork_rng(devices=[]):
-            torch.manual_seed(self._seed + epoch)
-            sampler = self._loader.batch_sampler
-            while sampler is not None:
-                if getattr(sampler, "generator", None) is not None:
-                    sampler.generator.manual_seed(self._seed + epoch)
-                if hasattr(sampler, "set_epoch"):
-                    sampler.set_epoch(epoch)
-                sampler = getattr(sampler, "batch_sampler", None) or getattr(sampler, "sampler", None)
-            return list(self._loader.batch_sampler)
+    return -(-batches_per_epoch(loader) // (per_update * int(os.environ.get("NUM_REPLICA_GROUPS", "1"))))
 
 
 class Training:
@@ -119,7 +72,7 @@ class Training:
             loader, per_update, seed: as for Batches.
         """
         self.updates_per_epoch = updates_per_epoch(loader, per_update)
-        self._held, self._batches = held, Batches(loader, per_update, seed)
+        self._held = held
         self._settings = {name: settings(item) for name, item in held.items() if isinstance(item, Optimizer)}
         self._began = False  # there is a quorum whose batches have not been taken
         kind = ProcessGroupNCCL if torch.cuda.is_available() else ProcessGroupGloo
@@ -133,6 +86,7 @@ class Training:
             replica_id=f"group_{GROUP}",
             timeout=TIMEOUT,
         )
+        self._batches = Batches(loader, self.manager, per_update, seed)
         self._checkpointer = Checkpointer(self.manager)
         self._checkpointer.restore()
 
@@ -152,8 +106,7 @@ class Training:
         """Return the batches of this rank in the next update."""
         self.begin()
         self._began = False
-        part = self.manager.batches_committed() + self.manager.participating_rank()
-        return self._batches.take(part, self.manager.num_participants())
+        return self._batches.take()
 
     def average(self, model: nn.Module) -> None:
         """Average gradients and buffers over the groups. After an error the update will not be committed."""

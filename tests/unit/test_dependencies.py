@@ -26,6 +26,7 @@ FOLDERS = [
     "config",
     "checkpoint",
     "tracking",
+    "data",
     "frameworks",
     "core.state",
     "core.jobs",
@@ -159,7 +160,7 @@ def test_the_core_knows_no_state_of_a_job_and_no_kind_of_cluster_by_name(name: s
 
 def test_only_the_worker_and_what_scripts_use_import_torch() -> None:
     users = {name for name in MODULES if imports(name) & {"torch", "torchft"}}
-    assert {name.split(".")[1] for name in users} == {"worker", "checkpoint", "frameworks", "checks"}
+    assert {name.split(".")[1] for name in users} == {"worker", "checkpoint", "data", "frameworks", "checks"}
 
 
 @pytest.mark.parametrize(

@@ -20,7 +20,7 @@ PAGE = Path(__file__).parents[2] / "docs" / "fault-tolerant.md"
 STEPS, LR = 300, 2e-3
 TOLD = """\
         if committed:
-            print(f"trained {step} {number}", flush=True)
+            print(f"trained {step} {x.sum().item()}", flush=True)
 """
 
 
@@ -82,10 +82,9 @@ def test_the_whole_script_keeps_schedule_scale_and_data_when_a_group_dies(backen
     assert [step for step, _ in sorted(told)] == [step for step, _ in cosine]  # each printed once
     assert [rate for _, rate in sorted(told)] == pytest.approx([rate for _, rate in cosine], rel=1e-2)
 
-    trained = [re.findall(r"trained (\d+) (\d+)", "".join(logs[4 * group : 4 * group + 2])) for group in range(2)]
-    numbers = sorted({int(number) for group in trained for _, number in group})
-    assert numbers == list(range(len(numbers)))
-    assert STEPS < len(numbers) == sum(map(len, trained))  # each batch once, over several epochs
+    trained = [re.findall(r"trained (\d+) (\S+)", "".join(logs[4 * group : 4 * group + 2])) for group in range(2)]
+    batches = {batch for group in trained for _, batch in group}
+    assert STEPS < len(batches) == sum(map(len, trained))  # each batch once, over several epochs
 
     losses = [re.findall(r"^rank . \| held-out loss (\S+)", log, re.MULTILINE) for log in logs]
     (final,) = {loss for found in losses for loss in found}

@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 import torch
 from torch.utils.data import BatchSampler, DataLoader, RandomSampler
 
-SIZE, SEED = 403, 3
+SIZE, SEED = 402, 3  # the same for one, two and three groups
 IDS: Any = list(range(SIZE))
 
 

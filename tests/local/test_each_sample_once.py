@@ -196,13 +196,16 @@ class Training:
             self.live.pop(number).end()
 
     def train(self, steps: int) -> None:
-        """Have all groups reach this many steps more. Those that die on the way are no longer live."""
+        """Train so many steps, and a few more: until groups that heal are there, or have died of it."""
         last = max(group.manager.current_step() for group in self.live.values()) + steps
+        self.end_step = 10**9  # no group may leave before the others know
 
         def go(number: int, group: Group) -> None:
             with suppress(Died):
-                while group.manager.current_step() < last:
+                while group.manager.current_step() < self.end_step:
                     group.step()
+                    reached = min(one.manager.current_step() for one in [*self.live.values()])
+                    self.end_step = min(self.end_step, reached + 3 if reached >= last else 10**9)
                 return
             group.end()
             del self.live[number]
@@ -214,7 +217,7 @@ class Training:
             thread.join(200)
             assert not thread.is_alive()
         for group in self.live.values():
-            assert group.manager.current_step() == last
+            assert group.manager.current_step() == self.end_step
             if group.checkpointer._saving:
                 group.checkpointer._saving.result()
 

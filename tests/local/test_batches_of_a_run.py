@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from harness import SCRIPTS, Backend, Run, quoted
+from harness import Backend, Run, quoted
 from trained_ids import SIZE, Vote, counted, ids_of, undisturbed
 
 
@@ -24,8 +24,7 @@ class Training:
         return str(self.local.tmp_path / "ids")
 
     def start(self, *words: str) -> Run:
-        path = f"job.env.PYTHONPATH={quoted(SCRIPTS.parent / 'helpers')}"
-        settings = ["groups.count=3", "checkpoint.keep=0", "restart.backoff_s=0", path, *words]
+        settings = ["groups.count=3", "checkpoint.keep=0", "restart.backoff_s=0", *words]
         return self.local.start(*settings, script="samples.py", args={"out": self.out})
 
     def resume(self, run: Run, *words: str) -> Run:

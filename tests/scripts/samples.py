@@ -9,16 +9,19 @@ import argparse
 import json
 import os
 import signal
+import sys
 import time
 from pathlib import Path
 from typing import Any
 
 import torch
 from torchft import Manager, ProcessGroupGloo
-from trained_ids import SEED, loader
 
 from ftslurm.checkpoint import Checkpointer
 from ftslurm.data import Batches
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "helpers"))
+from trained_ids import SEED, loader
 
 GROUP, ATTEMPT = int(os.environ["REPLICA_GROUP_ID"]), int(os.environ["FTSLURM_ATTEMPT"])
 

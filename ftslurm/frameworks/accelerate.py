@@ -27,27 +27,32 @@ from torch import nn
 from torch.utils.data import DataLoader
 
 from ftslurm.checkpoint import Stateful
-from ftslurm.frameworks.training import FrameworkError, Training, check_version, updates_per_epoch
+from ftslurm.frameworks.training import FrameworkError, Training, check_version, refuse, updates_per_epoch
 
 check_version("accelerate", ">=1.15,<1.16")
 SHARED = (DistributedType.NO, DistributedType.MULTI_CPU, DistributedType.MULTI_GPU)
+OWN_FILES = "save_state and load_state: remove them, checkpoint.every saves and ftslurm resume restores"
 
 
 class Accelerator(accelerate.Accelerator):  # type: ignore[misc]
     """An Accelerator for one replica group of several."""
 
-    training: Training  # from `epochs` on
+    _training: Training | None = None  # from `epochs` on
 
     def __init__(self, *args: Any, seed: int = 0, **kwargs: Any) -> None:
         """Args:
             seed: of the order of the data, the same in all groups.
 
         Raises:
-            FrameworkError: the group shares its model out in a way that is not supported.
+            FrameworkError: the group shares its model out, or saves, in a way that is not supported.
         """  # fmt: skip
         super().__init__(*args, **kwargs)
-        if self.distributed_type not in SHARED:
-            raise FrameworkError(f"{self.distributed_type.value} is not supported inside a replica group: use DDP")
+        refuse(
+            {
+                f"{self.distributed_type.value}: use DDP": self.distributed_type not in SHARED,
+                OWN_FILES: self.project_configuration.automatic_checkpoint_naming,
+            }
+        )
         self._seed = seed
         self._held: dict[str, Stateful] = {} if self.scaler is None else {"scaler": self.scaler}
 
@@ -74,6 +79,13 @@ class Accelerator(accelerate.Accelerator):  # type: ignore[misc]
         return super().prepare_optimizer(optimizer)
 
     @property
+    def training(self) -> Training:
+        """The training; there is one from `epochs` on."""
+        if self._training is None:
+            raise FrameworkError("no training has begun: loop over accelerator.epochs() and accelerator.batches()")
+        return self._training
+
+    @property
     def updates(self) -> int:
         """The number of updates so far, the same in all groups."""
         return self.training.updates
@@ -84,9 +96,9 @@ class Accelerator(accelerate.Accelerator):  # type: ignore[misc]
 
     def epochs(self, count: int, loader: DataLoader) -> Iterator[int]:
         """Yield the epochs that are still to be trained, the same at the same update in all groups."""
-        if sum(isinstance(item, _Committing) for item in self._held.values()) != 1:
-            raise FrameworkError("prepare one optimizer, not more: its step is the commit of all groups")
-        self.training = training = Training(self._held, loader, self.gradient_accumulation_steps, self._seed)
+        optimizers = sum(isinstance(item, _Committing) for item in self._held.values())
+        refuse({f"{optimizers} optimizers: prepare one, with a group of parameters for each": optimizers != 1})
+        self._training = training = Training(self._held, loader, self.gradient_accumulation_steps, self._seed)
         while training.updates < count * training.updates_per_epoch:
             training.begin()
             yield training.updates // training.updates_per_epoch
@@ -112,9 +124,11 @@ class Accelerator(accelerate.Accelerator):  # type: ignore[misc]
         """Return the mean over the groups of a metric by which the script decides."""
         return self.training.agree([value])[0]
 
-    def save_state(self, *_: Any, **__: Any) -> str:
-        """Refuse: all groups would write the same files."""
-        raise FrameworkError("save_state would have all groups write the same files: remove it, checkpoint.every saves")
+    def save_state(self, *_: Any, **__: Any) -> Any:
+        """Refuse: a state of one group is none of the run's."""
+        refuse({OWN_FILES: True})
+
+    load_state = save_state
 
     def end_training(self) -> None:
         """End: call it after the last epoch."""
@@ -131,7 +145,7 @@ class _Committing(AcceleratedOptimizer):  # type: ignore[misc]
 
     def step(self, closure: Any = None) -> None:
         if self.gradient_state.sync_gradients:
-            self.committed = self.accelerator.training.manager.should_commit()
+            self.committed = self.accelerator.training.commit()
             if self.committed:
                 super().step(closure)
             elif self.scaler is not None:

@@ -14,6 +14,8 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 import lightning
+import torch
+from lightning.pytorch import callbacks
 from lightning.pytorch.callbacks import Callback, ModelCheckpoint
 from lightning.pytorch.strategies import DDPStrategy
 from torch.optim import Optimizer
@@ -25,12 +27,17 @@ from ftslurm.frameworks.training import (
     FrameworkError,
     Training,
     check_version,
+    refuse,
     settings,
     tell_unheld,
     updates_per_epoch,
 )
 
 check_version("lightning", ">=2.6.6,<2.7")
+ALONE = """
+    BaseFinetuning BatchSizeFinder GradientAccumulationScheduler LearningRateFinder ModelPruning
+    StochasticWeightAveraging Timer WeightAveraging
+"""  # these callbacks change what is trained, or when, by a state that is neither healed nor saved
 
 
 class FaultTolerantStrategy(DDPStrategy):  # type: ignore[misc]
@@ -49,11 +56,27 @@ class FaultTolerantStrategy(DDPStrategy):  # type: ignore[misc]
 
     def setup(self, trainer: lightning.Trainer) -> None:
         super().setup(trainer)
-        if not self.lightning_module.automatic_optimization:
-            raise FrameworkError("manual optimization is not supported: which of its steps is a commit is unknown")
-        tell_unheld(one for one in trainer.callbacks if type(one).state_dict is Callback.state_dict)
+        if trainer.training:
+            self._prepare(trainer, self.lightning_module, trainer.datamodule)
+
+    def _prepare(self, trainer: lightning.Trainer, module: lightning.LightningModule, data: Any) -> None:
+        alone = tuple(getattr(callbacks, name) for name in ALONE.split())
+        refuse(
+            {
+                "manual optimization: return the loss from training_step": not module.automatic_optimization,
+                "fit(ckpt_path=...): checkpoint.every saves, ftslurm resume restores": trainer.ckpt_path,
+                "val_check_interval as a time: give batches": trainer._val_check_time_interval,
+                "overfit_batches: give a smaller data set": trainer.overfit_batches,
+                "reload_dataloaders_every_n_epochs: load once": trainer.reload_dataloaders_every_n_epochs,
+                **{f"{type(one).__name__}: remove it": isinstance(one, alone) for one in trainer.callbacks},
+            }
+        )
+        stateless = [one for one in trainer.callbacks if type(one).state_dict is Callback.state_dict]
+        hooks = (module, "on_save_checkpoint"), (data, "state_dict")
+        tell_unheld([*stateless, *(one for one, hook in hooks if hook in vars(type(one)))])
         for one in trainer.checkpoint_callbacks:
             one.dirpath = os.path.join(one.dirpath, f"group-{GROUP}")  # noqa: PTH118 it may be a URL
+        trainer.callbacks.insert(0, _Agree())
 
     def process_dataloader(self, dataloader: DataLoader) -> Any:
         return _Batches(self, dataloader) if self.lightning_module.trainer.training else dataloader
@@ -73,9 +96,17 @@ class FaultTolerantStrategy(DDPStrategy):  # type: ignore[misc]
             for item, state in zip(self._between, self._undo, strict=True):
                 item.load_state_dict(state)
         self._committed = True
+        self._check_monitors()
         self.training.begin()
         self._undo = copy.deepcopy(tuple(item.state_dict() for item in self._between))
         return [] if self.lightning_module.trainer.fit_loop.done else self.training.take()
+
+    def _check_monitors(self) -> None:
+        """Refuse decisions by what a group has measured on its own part of the data."""
+        trainer = self.lightning_module.trainer
+        own = {one.meta.name + end for one in trainer.fit_loop._results.values() for end in ("", "_epoch", "_step")}
+        used = {getattr(one, "monitor", None) for one in (*trainer.callbacks, *self.lr_scheduler_configs)}
+        refuse({f"{name}, measured in training, decides: log it in validation": True for name in own & used})
 
     def optimizer_step(self, optimizer: Optimizer, closure: Callable[[], Any], *args: Any, **kwargs: Any) -> Any:
         result = None
@@ -85,7 +116,7 @@ class FaultTolerantStrategy(DDPStrategy):  # type: ignore[misc]
             result = closure()
             assert self.training is not None
             self.training.average(self.lightning_module)
-            self._committed = self.training.manager.should_commit()
+            self._committed = self.training.commit()
             if not self._committed:
                 raise _NotCommitted
             return result
@@ -102,6 +133,18 @@ class FaultTolerantStrategy(DDPStrategy):  # type: ignore[misc]
         if self.training is not None:
             self.training.close()
             self.training = None
+
+
+class _Agree(Callback):  # type: ignore[misc]
+    """Callbacks and schedules decide by the means over the groups of what validation has measured."""
+
+    def on_validation_end(self, trainer: lightning.Trainer, _: Any) -> None:
+        if training := trainer.strategy.training:
+            found = [one for one in trainer._results.values() if one.meta.on_epoch and not one.has_reset]
+            own = [one.compute() for one in found]
+            for one, value, mean in zip(found, own, training.agree([*map(float, own)]), strict=True):
+                one._computed = torch.full_like(value, mean)
+            assert trainer.callback_metrics is not None  # reads them
 
 
 class _NotCommitted(Exception):

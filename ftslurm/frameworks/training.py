@@ -18,16 +18,17 @@ from packaging.specifiers import SpecifierSet
 from torch import Tensor, nn
 from torch.optim import Optimizer
 from torch.utils.data import DataLoader
-from torchft import Manager, ProcessGroupGloo, ProcessGroupNCCL
+from torchft import Manager
+from torchft import process_group as process_groups
 
 from ftslurm.checkpoint import Checkpointer, Stateful
 from ftslurm.data import Batches
 from ftslurm.data.batches import batches_per_epoch
 from ftslurm.errors import FtslurmError, complain
 from ftslurm.words import listed
+from ftslurm.worker.native_group import native_group
 
 GROUP = os.environ.get("REPLICA_GROUP_ID", "0")
-TIMEOUT = timedelta(seconds=30)
 
 
 class FrameworkError(FtslurmError):
@@ -61,8 +62,33 @@ def updates_per_epoch(loader: DataLoader, per_update: int) -> int:
     return -(-batches_per_epoch(loader) // (per_update * int(os.environ.get("NUM_REPLICA_GROUPS", "1"))))
 
 
+def refuse(found: Mapping[str, object]) -> None:
+    """Raise an error if the script uses a feature that is not supported with replica groups.
+
+    Args:
+        found: features, each with what to do instead; true if the script uses it.
+
+    Raises:
+        FrameworkError: names those that it uses.
+    """
+    if used := [feature for feature, uses in found.items() if uses]:
+        raise FrameworkError(f"not supported with replica groups: {'; '.join(used)} (ftslurm help fault-tolerant)")
+
+
+def process_group(timeout: timedelta) -> tuple[Any, str]:
+    """Return what averages tensors between groups (torchft.process_group), and the kind of device they must be on."""
+    kind = os.environ.get("FTSLURM_PROCESS_GROUP", "gloo")
+    device = "cuda" if kind != "gloo" and torch.cuda.is_available() else "cpu"
+    if kind == "native":
+        return native_group("nccl2" if device == "cuda" else "gloo", timeout), device
+    names = {"gloo": "Gloo", "nccl": "NCCL", "baby-nccl": "BabyNCCL"}
+    return getattr(process_groups, f"ProcessGroup{names[kind]}")(timeout=timeout), device
+
+
 class Training:
     """The part of one process in a training of all groups."""
+
+    _once = False  # whether this process has begun one
 
     def __init__(self, held: Mapping[str, Stateful], loader: DataLoader, per_update: int, seed: int) -> None:
         """Join the training. If all groups start, restore the newest checkpoint.
@@ -70,22 +96,29 @@ class Training:
         Args:
             held: everything that decides about the updates, by name; it is healed and saved.
             loader, per_update, seed: as for Batches.
+
+        Raises:
+            FrameworkError: it is the second training of this process, or the loader's batches cannot be numbered.
         """
+        refuse({"a second training in one process: make each a run": Training._once})
         self.updates_per_epoch = updates_per_epoch(loader, per_update)
         self._held = held
         self._settings = {name: settings(item) for name, item in held.items() if isinstance(item, Optimizer)}
         self._began = False  # there is a quorum whose batches have not been taken
-        kind = ProcessGroupNCCL if torch.cuda.is_available() else ProcessGroupGloo
+        self._due = "take"  # of take, average, commit: each update has one of each, in this order
+        timeout = timedelta(seconds=int(os.environ.get("TORCHFT_TIMEOUT_SEC", "60")))  # torchft.timeout_s
+        group, self._device = process_group(timeout)
         self.manager = Manager(
-            pg=kind(timeout=TIMEOUT),
+            pg=group,
             min_replica_size=1,
             use_async_quorum=False,  # the batches depend on the quorum
             init_sync=False,  # all groups draw the same weights
             load_state_dict=self._load,
             state_dict=self._state,
             replica_id=f"group_{GROUP}",
-            timeout=TIMEOUT,
+            timeout=timeout,
         )
+        Training._once = True
         self._batches = Batches(loader, self.manager, per_update, seed)
         self._checkpointer = Checkpointer(self.manager)
         self._checkpointer.restore()
@@ -103,26 +136,42 @@ class Training:
         self._began = True
 
     def take(self) -> list[Any]:
-        """Return the batches of this rank in the next update."""
+        """Return the batches of this rank in the next update.
+
+        Raises:
+            FrameworkError: the last update has not ended.
+        """
+        self._expect("take")
+        self._due = "average"
         self.begin()
         self._began = False
         return self._batches.take()
 
     def average(self, model: nn.Module) -> None:
         """Average gradients and buffers over the groups. After an error the update will not be committed."""
+        self._due = self._due.replace("average", "commit")
         tensors = [p.grad for p in model.parameters() if p.grad is not None]
         tensors += [buffer for buffer in model.buffers() if buffer.is_floating_point()]
-        flat = torch.cat([tensor.detach().flatten() for tensor in tensors])
-        if self._reduce(flat):
+        if tensors and self._reduce(flat := torch.cat([tensor.detach().flatten() for tensor in tensors])):
             for tensor, mean in zip(tensors, flat.split([tensor.numel() for tensor in tensors]), strict=True):
-                tensor.copy_(mean.view_as(tensor))
+                tensor.data.copy_(mean.view_as(tensor))  # .data: another backward pass of this update may follow
+
+    def commit(self) -> bool:
+        """Return whether the groups take this update.
+
+        Raises:
+            FrameworkError: it is not one update: its gradients are not averaged, or it has been voted on.
+        """
+        self._expect("commit")
+        self._due = "take"
+        return bool(self.manager.should_commit())
 
     def agree(self, values: Sequence[float]) -> list[float]:
         """Return the means over the groups of what each has measured after this update.
 
         If a group dies meanwhile, the values of this one: equal weights give equal values.
         """
-        means = torch.tensor(values, dtype=torch.float64, device="cuda" if torch.cuda.is_available() else "cpu")
+        means = torch.tensor(values, dtype=torch.float64, device=self._device)
         return means.tolist() if self._reduce(means) else [*values]
 
     def save(self) -> None:
@@ -134,6 +183,13 @@ class Training:
         self.save()
         self._checkpointer.close()
         self.manager.shutdown(wait=False)
+
+    def _expect(self, due: str) -> None:
+        if self._due != due:
+            raise FrameworkError(
+                "an update is not its batches, a backward pass and one step of the optimizer, in this order: take the "
+                "batches, compute gradients and accumulate them only by the framework's own methods and settings"
+            )
 
     def _reduce(self, tensor: Tensor) -> bool:
         self.manager.allreduce(tensor).wait()  # never raises

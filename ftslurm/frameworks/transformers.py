@@ -17,7 +17,7 @@ from torch.utils.data import DataLoader
 from transformers import TrainerCallback, TrainerControl, TrainerState, TrainingArguments
 from transformers.trainer_callback import ExportableState
 
-from ftslurm.frameworks.training import GROUP, FrameworkError, Training, check_version, tell_unheld, updates_per_epoch
+from ftslurm.frameworks.training import GROUP, Training, check_version, refuse, tell_unheld, updates_per_epoch
 
 check_version("transformers", ">=5.23,<5.24")
 OF_STATE = """
@@ -33,10 +33,19 @@ class Trainer(transformers.Trainer):  # type: ignore[misc]
 
     def __init__(self, *args: Any, callbacks: Any = None, **kwargs: Any) -> None:
         super().__init__(*args, callbacks=[_Updates(self), *(callbacks or ())], **kwargs)
-        if self.is_fsdp_enabled or self.is_deepspeed_enabled:
-            raise FrameworkError("FSDP and DeepSpeed are not supported inside a replica group: use DDP")
+        refuse(
+            {
+                "FSDP or DeepSpeed: use DDP": self.is_fsdp_enabled or self.is_deepspeed_enabled,
+                "auto_find_batch_size: set per_device_train_batch_size": self.args.auto_find_batch_size,
+            }
+        )
         self.args.output_dir += f"/group-{GROUP}"
         tell_unheld(one for one in self.callback_handler.callbacks if not isinstance(one, ExportableState))
+
+    def train(self, resume_from_checkpoint: Any = None, *args: Any, **kwargs: Any) -> Any:
+        """Train to the end, from the newest checkpoint of `checkpoint.every`."""
+        refuse({"resume_from_checkpoint: checkpoint.every saves, ftslurm resume restores": resume_from_checkpoint})
+        return super().train(None, *args, **kwargs)
 
     def get_train_dataloader(self) -> DataLoader:
         self.loader = super().get_train_dataloader()
@@ -110,7 +119,7 @@ class _Updates(TrainerCallback):  # type: ignore[misc]
         self.trainer = trainer
 
     def on_pre_optimizer_step(self, *_: Any, **__: Any) -> None:
-        while not self.trainer.training.manager.should_commit():
+        while not self.trainer.training.commit():
             self.trainer.repeat()
 
     def on_step_end(self, _: TrainingArguments, state: TrainerState, control: TrainerControl, **__: Any) -> None:

@@ -42,7 +42,7 @@ def live(cluster: Cluster, backend: Backend, mode: str, seq: int | None) -> tupl
     run.wait_until_back(2)
     run.end_soon()
     run.finish()
-    if seq is not None:
+    if seq is not None and seq <= len(run.events):  # else it has been a shorter journal this time
         assert not (backend.tmp_path / f"when{number}").exists(), f"no controller has died at {seq}"
     assert [line["seq"] for line in run.events] == list(range(1, 1 + len(run.events)))
     groups = [line for line in run.named("step_exited") if line["group"] is not None]

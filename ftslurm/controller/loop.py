@@ -45,10 +45,11 @@ from ftslurm.controller.translate import (
 )
 from ftslurm.core.groups import reports
 from ftslurm.core.lineage import continuity
+from ftslurm.core.reduce import REQUESTS
 from ftslurm.core.rules import begin
 from ftslurm.core.state.actions import Action, Ask, Attach, Probe
-from ftslurm.core.state.events import Alive, Event, Granted, Heard, Leaving, StopAsked, TaskFailed
-from ftslurm.core.state.model import Evidence, Phase, Saved, StepId
+from ftslurm.core.state.events import Alive, Event, Explained, Granted, Heard, Leaving, StopAsked, TaskFailed
+from ftslurm.core.state.model import Evidence, Phase, Saved, StepId, Trait
 from ftslurm.core.state.units import step_tasks
 from ftslurm.launchers.background import Answered
 from ftslurm.launchers.scheduler import AskOwnState, Scheduler
@@ -69,6 +70,7 @@ from ftslurm.slurm.commands import is_batch
 COLLECT_GARBAGE_AFTER = (100_000, 50, 100)
 SRUN_SAYS, MOST_SAID = "srun: error: ", 500
 INBOX_S = 0.25  # how often the inbox is read: one listing of a local folder
+ENDS_STEPS = ("restart", "drain", "scale")  # requests by which a group leaves
 INBOX_SHARE = 20  # of this process's time it takes at most the 20th part, whatever members of a group leave there
 SETTLES_S = 1.5  # after a signal the controller leads on for so long: it sees what else ends with its job
 ENDS_S = 5.0  # and so much longer if a step is beginning or being ended
@@ -263,10 +265,14 @@ class Controller:
         if now >= self.next_inbox:
             commands = inbox.read(self.run_dir.inbox, self.commands)
             self.next_inbox = now + max(INBOX_S, INBOX_SHARE * (self.now() - now))
-            self.commands.update(commands)
-            for command in commands.values():
-                self.commanded = True
+            waits = False
+            for name, command in commands.items():
                 with self.errors.contain("a command", command):
+                    waits = waits or (command["what"] in ENDS_STEPS and bool(self.state.table.names(Trait.ADOPTING)))
+                    if waits and command["what"] in REQUESTS:
+                        continue  # who holds the training's state is not known yet; it is read again
+                    self.commanded = True
+                    self.commands.add(name)
                     self._commanded(command)
         wake = min(self.next_ping, self.next_inbox, due + 0.001)
         for news in self.children.listen(max(0.0, wake - now)):
@@ -414,10 +420,15 @@ class Controller:
                 self._ask(AskOwnState())  # in its grace time a preempted job only loses its steps
 
     def _own_job_ends(self, answer: Sequence[Event]) -> None:
-        """Handle the answer to why the controller's own job ends, while the groups' jobs go on."""
+        """Handle the answer to why the controller's own job ends, while the groups' jobs go on.
+
+        Only a cancellation ends the run: without an answer another controller takes over.
+        """
         stops = [event for event in answer if isinstance(event, StopAsked)]
         if stops:
             self.leaving = f"its job ends: {stops[0].reason}"
+        elif any(isinstance(event, Explained) and not event.answered for event in answer):
+            self.leaving = "its job ends, and Slurm does not say why"
         else:
             self.events += [asked_by_signal(signal.SIGTERM, self.config), *answer]
 

@@ -203,7 +203,8 @@ def _dialled(nodes: Sequence[str], answer: Answer) -> list[Event]:
 def _own_state(slurm: Slurm, signalled: bool, answer: Answer) -> list[Event]:
     restarts = int(os.environ.get("SLURM_RESTART_COUNT", 0))
     batch = commands.is_batch(os.environ)
-    return [*asked_by_slurm(read_state(answer.text), slurm.config, restarts, batch), Explained(signalled)]
+    state = read_state(answer.text if answer.code == 0 else "")
+    return [*asked_by_slurm(state, slurm.config, restarts, batch), Explained(signalled, answered=bool(state[0]))]
 
 
 def _own_nodes(answer: Answer) -> list[Event]:

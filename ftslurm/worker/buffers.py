@@ -16,16 +16,16 @@ import gc
 import os
 from collections.abc import Iterable, Mapping
 from contextlib import suppress
-from typing import Any
+from typing import TYPE_CHECKING, Any
 from weakref import WeakKeyDictionary
 
-import torch
-
 from ftslurm.errors import complain
-from ftslurm.worker import digest
+
+if TYPE_CHECKING:
+    import torch  # else where it is needed, as digest.py: run_manager.py imports this before torch
 
 # Of each Manager: a quorum, and in it each buffer's name in the state, its module, and its name there.
-_known = WeakKeyDictionary[Any, tuple[int, list[tuple[str, torch.nn.Module, str]]]]()
+_known = WeakKeyDictionary[Any, "tuple[int, list[tuple[str, torch.nn.Module, str]]]"]()
 
 
 def is_wanted() -> bool:
@@ -40,6 +40,8 @@ def of(manager: Any, state: Any = None) -> dict[str, torch.Tensor]:
         manager: the Manager.
         state: what it heals others with; None: it is read if it is needed.
     """
+    from ftslurm.worker import digest
+
     quorum, found = _known.get(manager, (None, []))
     if quorum != manager._quorum_id:  # all groups look again: modules may have been made in the meantime
         found = _find(state or {key: read() for key, read in manager._user_state_dicts.items()})
@@ -57,6 +59,8 @@ def average(manager: Any) -> Iterable[tuple[torch.Tensor, torch.Tensor]]:
     local = [*of(manager).values()]
     if not local:
         return []
+    import torch
+
     device = max((one.device for one in local), key=str)  # "cuda:0" rather than "cpu"
     share = torch.ones(1)  # torchft divides by too much in a first step that groups heal in (init_sync)
     flat = torch.cat([one.detach().flatten().to(device, torch.float64) for one in (*local, share)])
@@ -66,6 +70,10 @@ def average(manager: Any) -> Iterable[tuple[torch.Tensor, torch.Tensor]]:
 
 def _find(state: Mapping[str, Any]) -> list[tuple[str, torch.nn.Module, str]]:
     """Return the floating-point buffers of modules in a state. Takes some milliseconds."""
+    import torch
+
+    from ftslurm.worker import digest
+
     places = dict[int, tuple[torch.nn.Module, str]]()
     for module in gc.get_objects():
         if issubclass(type(module), torch.nn.Module):

@@ -124,6 +124,26 @@ def test_what_a_controller_had_decided_is_done_by_the_next_one(when: str, slurm:
     run.check_training(steps, survivors={0}, returned={1})
 
 
+@pytest.mark.parametrize("words", [("restart", "--group", "1"), ("scale", "1"), ("drain", "NODE")])
+def test_a_request_in_a_takeover_never_ends_the_only_group_with_the_state(
+    words: tuple[str, ...], slurm: Backend
+) -> None:
+    """Until the groups are adopted nobody knows that the other one is dead."""
+    run = slurm.start("groups.count=2", "cluster.spare_nodes=1", args={"open-end": True, "step-time": 0.2})
+    run.wait_for_steps(5, 2)
+    survivor = 0 if words[0] == "scale" else 1
+    node = run.node_of(survivor, 0)
+    run.kill(1 - survivor)
+    run.kill_controller()
+    run.ask(*(node if word == "NODE" else word for word in words))
+    run.until(lambda: len(run.named("run_started")) == 2, "the next controller")
+    if words[0] != "scale":
+        run.wait_until_back_at_last(1 - survivor)
+    run.end_soon()
+    run.finish()
+    assert not run.named("full_restart")
+
+
 def test_a_controller_that_crashes_again_and_again_ends_the_run_and_says_why(slurm: Backend) -> None:
     run = slurm.start("groups.count=2", args={"open-end": True, "step-time": 0.2})
     run.wait_for_steps(2, 2)

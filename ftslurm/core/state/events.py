@@ -190,6 +190,7 @@ class Explained(Value):
     """Slurm has given the reason for the end of the controller's job, or will not give one."""
 
     signalled: bool  # it was asked after its signal: a run that it ends waits for no other answer
+    answered: bool = True
 
 
 StepEvent = Heard | TaskFailed | Ended

@@ -145,6 +145,14 @@ def test_a_cancelled_job_without_groups_ends_when_slurm_has_answered_and_waits_f
     assert controller.state.ending.until < controller.now()
 
 
+def test_a_job_of_which_slurm_does_not_answer_leaves_the_run_to_another_controller(controller: Controller) -> None:
+    controller.separate_jobs, controller.config.cluster.kind = True, "array"
+    controller._own_job_ends([Explained(True, answered=False)])
+    assert controller.leaving is not None
+    controller._decide()
+    assert controller.state.ending is None
+
+
 def test_an_error_while_a_step_is_adopted_ends_the_controller_because_the_step_may_run(controller: Controller) -> None:
     with pytest.raises(NotImplementedError):  # a local run adopts nothing
         controller._act([Attach(STEP, PLACE)])

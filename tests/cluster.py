@@ -35,6 +35,9 @@ PATH = os.pathsep.join([os.environ.get("PATH", os.defpath), "/usr/local/sbin", "
 MISSING = [name for name in ("munged", "slurmctld", "slurmd", "sbatch", "srun") if not shutil.which(name, path=PATH)]
 NO_ACCOUNTING = [name for name in ("slurmdbd", "mariadbd", "mariadb-install-db") if not shutil.which(name, path=PATH)]
 OF_SLURM = re.compile("SLURM|(SBATCH|SRUN|SALLOC|SQUEUE|SINFO|SCANCEL|SCONTROL)_")  # variables
+NO_HOSTS = [name for name in ("ip", "bridge", "nsenter", "unshare") if not shutil.which(name, path=PATH)]
+NO_HOSTS += [] if os.geteuid() == 0 else ["root"]
+LOGIN = "n0"  # the host of slurmctld, if the nodes are hosts of their own
 PATIENCE_S = 60.0  # a start takes 0.2 s; many times that on an overloaded machine
 
 
@@ -51,9 +54,12 @@ class ClusterError(RuntimeError):
 
 
 class Cluster:
-    """Nodes n1, n2, ... in the partition `gpu`. All files lie in its folder; `stop` may be called at any time."""
+    """Nodes n1, n2, ... in the partition `gpu`. All files lie in its folder; `stop` may be called at any time.
 
-    def __init__(self, folder: Path, nodes: int | Sequence[str]) -> None:
+    Slurm's ports and the methods `kill_node` and `start_node` are for nodes on this machine, not for `hosts`.
+    """
+
+    def __init__(self, folder: Path, nodes: int | Sequence[str], hosts: bool = False) -> None:
         if not re.fullmatch(r"/[\w./-]{1,80}", str(folder)):
             raise ValueError(f"{folder}: slurm.conf and a Unix socket need a short path of letters, digits, - and _")
         folder.mkdir(parents=True)
@@ -66,6 +72,8 @@ class Cluster:
         self._daemons: dict[str, subprocess.Popen[bytes]] = {}
         self._unanswered: dict[str, list[socket.socket]] = {}  # what keeps the ports of dark nodes from answering
         self._entered: tuple[str, ...] = ()  # what starts a slurmd, if another program must
+        # Hosts of their own (hosts=True) and their addresses; else all nodes are this machine.
+        self._addresses = {name: f"10.77.0.{10 + i}" for i, name in enumerate([LOGIN, *self.nodes])} if hosts else {}
 
     @classmethod
     def start(
@@ -83,6 +91,7 @@ class Cluster:
         lacks: Path | None = None,
         files: Path | None = None,
         accounts: Sequence[str] = (),
+        hosts: bool = False,
     ) -> Cluster:
         """Start a cluster in a new folder; return when every node is idle, or asleep (State=CLOUD).
 
@@ -96,8 +105,10 @@ class Cluster:
             lacks: a folder that the nodes do not have: they see an empty one there that nobody can write (it takes the
                 right to make mounts).
             accounts: arguments of sacctmgr, for a cluster with slurmdbd; USER is who runs this.
+            hosts: each node is a host with its own name, address and cable, which `cut` and `apart` break. slurmctld
+                and the commands run on one more, n0. It takes the programs of iproute2 and root (NO_HOSTS).
         """
-        cluster = cls(folder, nodes)
+        cluster = cls(folder, nodes, hosts)
         if lacks is not None:
             hide = f'mount -t tmpfs -o ro none "{lacks}"; exec "$@"'
             cluster._entered = ("unshare", "--mount", "sh", "-ec", hide, "sh")
@@ -113,6 +124,8 @@ class Cluster:
                 extra += f"\nAccountingStorageType={kind}\nAccountingStorageHost=127.0.0.1\n"
                 extra += f"AccountingStoragePort={port}\nAccountingStoragePass={folder}/munge.sock"
             cluster._write_config(gpus, cpus, mem_mb, slurmd_timeout, select, extra)
+            if hosts:
+                cluster._connect()
             cluster._start_daemons(accounts)
         except BaseException:
             cluster.stop()
@@ -126,7 +139,12 @@ class Cluster:
     def run(self, command: Sequence[str | Path], *, timeout: float = PATIENCE_S) -> str:
         """Run a command with this cluster's Slurm; return its stdout."""
         ran = subprocess.run(
-            command, env=self.environ(), stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=timeout
+            [*self.enter(), *command],
+            env=self.environ(),
+            stdin=subprocess.DEVNULL,
+            capture_output=True,
+            text=True,
+            timeout=timeout,
         )
         if ran.returncode:
             raise ClusterError(f"{command} exited with {ran.returncode}\n{ran.stdout}{ran.stderr}")
@@ -140,7 +158,65 @@ class Cluster:
 
     def processes(self) -> dict[int, str]:
         """Return all processes but the daemons, pid -> name: slurmstepd, tasks and their children, srun."""
-        return {pid: name for pid, name in processes_in(self.folder).items() if name not in DAEMONS}
+        ours = {daemon.pid for daemon in self._daemons.values()}
+        return {p: name for p, name in processes_in(self.folder).items() if name not in DAEMONS and p not in ours}
+
+    def enter(self, host: str = LOGIN) -> tuple[str, ...]:
+        """Return the words before a command that run it on a host; none if all nodes are this machine."""
+        if not self._addresses:
+            return ()
+        return ("nsenter", f"--target={self._daemons[f'host {host}'].pid}", "--net", "--uts", "--mount")
+
+    def cut(self, node: str) -> None:
+        """Cut a host off: nothing comes in or goes out, and no connection closes. Its own end of the cable stays up."""
+        self._switch("ip", "link", "set", "dev", node, "nomaster")
+
+    def apart(self, *nodes: str) -> None:
+        """Keep hosts apart: they reach all others, but not each other."""
+        for node in nodes:
+            self._switch("bridge", "link", "set", "dev", node, "isolated", "on")
+
+    def mend(self, *nodes: str) -> None:
+        """Undo `cut` and `apart`."""
+        for node in nodes:
+            self._switch("ip", "link", "set", "dev", node, "master", "hub")
+            self._switch("bridge", "link", "set", "dev", node, "isolated", "off")
+
+    @contextmanager
+    def one_way(self, source: str, target: str) -> Iterator[None]:
+        """Lose what a host sends to another one, until the end of the block."""
+        neighbour = ("to", self._addresses[target], "dev", "eth0")
+        self.on(source, "ip", "neighbour", "replace", *neighbour, "lladdr", "02:00:00:00:00:01", "nud", "permanent")
+        try:
+            yield
+        finally:
+            self.on(source, "ip", "neighbour", "delete", *neighbour)
+
+    def on(self, host: str, *command: str) -> None:
+        """Run a command on a host."""
+        subprocess.run([*self.enter(host), *command], env=self.environ(), check=True, capture_output=True)
+
+    def _switch(self, *command: str) -> None:
+        self.on("switch", *command)
+
+    def _connect(self) -> None:
+        """Start the hosts, each a process with namespaces of its own, and connect them; all ends with the processes."""
+        (self.folder / "hosts").write_text("127.0.0.1 localhost\n")
+        with (self.folder / "hosts").open("a") as known:
+            known.writelines(f"{address} {host}\n" for host, address in self._addresses.items())
+        stay = 'hostname "$0"; mount --bind "$1/hosts" /etc/hosts; ip link set lo up; touch "$1/up-$0"; exec sleep inf'
+        for host in ("switch", *self._addresses):
+            namespaces = ("unshare", "--net", "--uts", "--mount")
+            self._spawn(f"host {host}", *namespaces, "sh", "-ec", stay, host, str(self.folder))
+            self._wait(f"{host} is up", (self.folder / f"up-{host}").exists)
+        self._switch("ip", "link", "add", "name", "hub", "type", "bridge")
+        self._switch("ip", "link", "set", "dev", "hub", "up")
+        for host, address in self._addresses.items():
+            peer = ("peer", "name", "eth0", "netns", str(self._daemons[f"host {host}"].pid))
+            self._switch("ip", "link", "add", "name", host, "type", "veth", *peer)
+            self._switch("ip", "link", "set", "dev", host, "master", "hub", "up")
+            self.on(host, "ip", "address", "add", f"{address}/24", "dev", "eth0")
+            self.on(host, "ip", "link", "set", "dev", "eth0", "up")
 
     def limit(self, job: str, left_s: int) -> None:
         """Change a job's time limit so that this time is left, and up to a minute more."""
@@ -246,10 +322,11 @@ class Cluster:
         for i in range(gpus):
             (folder / f"gpus/nvidia{i}").symlink_to("/dev/null")  # slurmd insists on a character device
         user = pwd.getpwuid(os.geteuid()).pw_name
+        at = self._addresses
         # BatchStartTimeout: a job whose node is lost in its first 20 s, and back at once, would be RUNNING for ever.
         settings = f"""
 ClusterName=t{self._ports["slurmctld"]}
-SlurmctldHost={host}(127.0.0.1)
+SlurmctldHost={LOGIN if at else host}({at.get(LOGIN, "127.0.0.1")})
 SlurmctldPort={self._ports["slurmctld"]}
 SlurmUser={user}
 SlurmdUser={user}
@@ -274,9 +351,10 @@ GresTypes=gpu
         more = [line.strip() for line in extra.splitlines()]
         replaced = {line.partition("=")[0].strip().lower() for line in more}
         lines = [line for line in settings if line.partition("=")[0].lower() not in replaced]
-        machine = f"NodeHostname={host} NodeAddr=127.0.0.1 CPUs={cpus} RealMemory={mem_mb} Gres=gpu:{gpus}"
+        machine = f"CPUs={cpus} RealMemory={mem_mb} Gres=gpu:{gpus}"
         for node in self.nodes:
-            words = dict(word.split("=", 1) for word in f"Port={self._ports[node]} {machine}".split())
+            where = f"NodeHostname={node} NodeAddr={at[node]}" if at else f"NodeHostname={host} NodeAddr=127.0.0.1"
+            words = dict(word.split("=", 1) for word in f"Port={self._ports[node]} {where} {machine}".split())
             for line in more:
                 if line.startswith(("NodeName=ALL ", f"NodeName={node} ")):
                     words |= dict(word.split("=", 1) for word in line.split()[1:])
@@ -309,11 +387,11 @@ GresTypes=gpu
         self._wait("munged made its socket", sock.exists)
         if accounts:
             self._start_accounting(accounts)
-        self._spawn("slurmctld", "slurmctld", "-D")
-        self._wait("slurmctld listens", lambda: _listens(self._ports["slurmctld"]))
+        self._spawn("slurmctld", *self.enter(), "slurmctld", "-D")
+        self._wait("slurmctld listens", lambda: bool(self._addresses) or _listens(self._ports["slurmctld"]))
         for node in self.nodes:
             if node not in self._asleep:
-                self._spawn(node, *self._entered, "slurmd", "-D", "-N", node, cwd=node)
+                self._spawn(node, *self.enter(node), *self._entered, "slurmd", "-D", "-N", node, cwd=node)
         self._wait("every node is idle", self._all_idle)
 
     def _start_accounting(self, accounts: Sequence[str]) -> None:

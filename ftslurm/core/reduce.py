@@ -17,6 +17,7 @@ from ftslurm.core.health import (
     hangs,
     lost_connections,
     node_health,
+    partition,
 )
 from ftslurm.core.jobs import queue, supply
 from ftslurm.core.lineage import continuity, rollover, takeover
@@ -198,6 +199,8 @@ def _heard(turn: Turn, said: messages.Report, unit: Unit) -> None:
             (user_requests.stacks_taken if command else _dumped)(turn, said, unit)
         case messages.Injected():
             _injected(turn, said, unit)
+        case messages.Unreached():
+            partition.answered(turn, said, unit)
         case messages.CanSave():
             turn.attempt(unit, saves=True)
         case messages.Checkpointed():

@@ -23,6 +23,7 @@ from ftslurm.core.health import (
     hangs,
     lost_connections,
     node_health,
+    partition,
 )
 from ftslurm.core.jobs import supply
 from ftslurm.core.lineage import continuity, rollover, takeover
@@ -176,7 +177,7 @@ def _without_place(turn: Turn) -> list[Unit]:
             finder.remove(place, unit)  # the next unit cannot have this place
         elif state.nodes.drained or supply.may_come(turn, unit):
             continue  # a person may take the drain back
-        elif not state.nodes.out(Out.LOST) or turn.due(unit.due + turn.config.health.start_timeout_s):
+        elif not state.nodes.out(Out.LOST, Out.CUT) or turn.due(unit.due + turn.config.health.start_timeout_s):
             found.append(unit)  # Slurm will not return a node
     return found
 
@@ -277,6 +278,7 @@ def _finish(turn: Turn) -> None:
 def _stop(turn: Turn) -> None:
     """Bring down what hangs, must leave or is late; a lost node explains it better, and is known by now."""
     node_health.mind_lighthouse(turn)
+    partition.watch(turn)  # before the hangs, which it explains
     hangs.find_hangs(turn)
     slow.find(turn)
     leaving.vacate(turn)

@@ -30,9 +30,12 @@ import selectors
 import signal
 import socket
 import sys
+import threading
 import time
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from functools import partial
+from itertools import compress
 from math import inf
 from typing import NoReturn
 
@@ -57,6 +60,7 @@ CUT_OFF = (
 )
 REPLACED = "the script of rank {} has replaced its process (os.exec): ftslurm cannot see any steps from now on"
 OOM_S = 30.0  # the kill of a child explains for so long why its script fails
+MOST_UNREACHED = 12  # nodes in a message, which has a longest length
 DYING_S = 0.5  # longest time a process needs to end: freeing much memory on a busy machine is slow
 
 
@@ -176,6 +180,7 @@ class Guard:
         self.stopping = False  # a controller has told its group to stop
         self.term = False  # the worker was sent SIGTERM: by this guard, or with the whole step
         self.replaced = False  # the worker is another program by now
+        self.unreached: list[messages.Unreached] = []  # what a thread has found
         self.selector = selectors.PollSelector()  # unlike epoll it takes any kind of stdin
         end = end_file(task.options.log_dir, task.index) if task.options.adoptable else None
         self.channel = ControlChannel(self, reports, end)
@@ -207,6 +212,8 @@ class Guard:
                 self.exit_orphaned("slurmstepd is gone")
             if options.keeper is not None and processes.state(options.keeper) in (None, "Z"):
                 self.exit_orphaned("the process beside which the controller ran has ended")
+            while self.unreached:
+                self.say(self.unreached.pop())
             if now >= next_alive:
                 next_alive = now + options.heartbeat_s
                 self.say_alive()
@@ -250,6 +257,8 @@ class Guard:
             case messages.Inject(fault, task):
                 if task == self.task.index:
                     self.inject(fault)
+            case messages.Reach() if self.rank == 0:
+                threading.Thread(target=self.reach, args=(order,), daemon=True).start()
             case messages.RunKey(key):
                 self.network.learn(key)
                 self.channel.listen(address(self.network.key, os.environ.get("FTSLURM_STEP"), self.task.index))
@@ -297,6 +306,15 @@ class Guard:
             return
         with contextlib.suppress(BrokenPipeError):  # the worker has ended, or reads no more messages
             os.write(self.orders, messages.encode(order))
+
+    def reach(self, order: messages.Reach) -> None:
+        """Dial other nodes; called in a thread."""
+        from ftslurm.slurm.dial import is_silent  # few guards need it
+
+        with ThreadPoolExecutor(len(order.nodes)) as pool:
+            silent = pool.map(is_silent, *zip(*order.ports, strict=True))
+        self.unreached.append(messages.Unreached(order.number, tuple(compress(order.nodes, silent))[:MOST_UNREACHED]))
+        signal.raise_signal(signal.SIGCHLD)  # wakes the guard
 
     def inject(self, fault: str) -> None:
         """Inject a fault into the worker. A fault that also ends the guard is answered before."""

@@ -289,6 +289,13 @@ class Dumped(Report, kind="dumped"):
     size: AnyCount = None
 
 
+class Unreached(Report, kind="unreached"):
+    """Guard: the answer to `reach`: the nodes where nothing has answered, at most 12 of them."""
+
+    number: Count
+    nodes: tuple[Node, ...]
+
+
 class Injected(Report, kind="injected"):
     """Guard: the answer to `inject`. `error` says why the fault could not be injected."""
 
@@ -433,6 +440,14 @@ class Inject(Order, kind="inject"):
 
     fault: Plain
     task: Count
+
+
+class Reach(Order, kind="reach"):
+    """Guard: that of rank 0 dials a port of each of these nodes, and says `unreached`. number: of the round."""
+
+    number: Count
+    nodes: tuple[Plain, ...]
+    ports: tuple[StoreAddress, ...]
 
 
 Request: TypeAlias = Dump | Inject  # orders that each guard answers once

@@ -302,10 +302,10 @@ class NodeSilent(ClusterEvent):
 
 
 class NodeExcluded(ClusterEvent):
-    """No further step is placed on a node: it is lost, a group keeps failing there, or its hardware is broken."""
+    """No further step is placed on a node: it is lost, cut off or broken, or groups keep failing there."""
 
     node: Node
-    group: int | None = None  # the replica group that has failed there; left out: the node is lost
+    group: int | None = None  # the replica group that has failed there; left out: the node is lost or cut off
     reason: Reason
 
 

@@ -18,7 +18,7 @@ PATIENCE_S = 1.5  # a packet that was lost is sent again after 1 s
 STALL_S = 1.0  # a process that has waited for longer than it meant to has stood still, and knows nothing
 
 
-def is_silent(host: str, port: str) -> bool:
+def is_silent(host: str, port: str | int) -> bool:
     """Return whether nothing answers at an address. A name that does not resolve says nothing."""
     try:
         family, kind, protocol, _, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0]

@@ -171,9 +171,8 @@ class PlaceFinder:
 def lighthouse_node(turn: Turn) -> tuple[str, ...]:
     """Return the node of the Lighthouse: the controller's, as both fail together, unless it is lost or drained."""
     known = turn.nodes
-    return tuple(
-        sorted(turn.state.allocation.nodes, key=lambda node: (known.of(node).out is Out.LOST, known.of(node).drained))
-    )[:1]
+    away = known.out(Out.LOST, Out.CUT)
+    return tuple(sorted(turn.state.allocation.nodes, key=lambda node: (node in away, known.of(node).drained)))[:1]
 
 
 def has_room(turn: Turn, pool: int, beside: Iterable[Unit], avoid: str = "") -> bool:
@@ -231,7 +230,7 @@ def a_free_node(nodes: Nodes) -> str:
     Many have no names, and no number: each change of this text is a line for each group that waits.
     """
     kinds = (
-        ("left out", nodes.out(Out.LOST, Out.BLAMED, Out.GONE)),
+        ("left out", nodes.out(Out.LOST, Out.BLAMED, Out.CUT, Out.GONE)),
         ("left out by health.preflight", nodes.out(Out.UNFIT)),
         ("drained", nodes.drained - nodes.out()),
     )

@@ -30,7 +30,7 @@ from typing import Any, TypeAlias, Union, get_args, get_origin, get_type_hints
 
 from immutables import Map
 
-from ftslurm.core.state.model import Attempt, Comparisons, Unit
+from ftslurm.core.state.model import Attempt, Comparisons, Reached, Unit
 from ftslurm.core.state.run_state import RunState
 from ftslurm.core.state.unit_table import UnitTable
 from ftslurm.protocol.value_class import Value
@@ -47,6 +47,7 @@ ANEW: Mapping[type, Mapping[str, str]] = {
         "looked": "what the attempt waits for is looked at earlier",
     },
     Comparisons: {"steps": "the next digests are compared"},
+    Reached: {"next": "it looks at once whether groups stand still"},
     RunState: {"told": "the orders are sent again"},
 }
 SCALARS = {bool, int, float, str, NoneType}

@@ -300,6 +300,7 @@ class Attempt(Value):
     adoption: Adoption | None = None  # STARTING: it runs, and its guards have yet to report to this controller
     untold: tuple[float, Progress] | None = None  # time of its last report, and the progress not yet journaled
     last_told: float | None = None  # when this attempt's last progress line was journaled
+    missed: tuple[int, frozenset[str]] = (0, frozenset())  # the last round of `Reached`: nodes that it does not reach
     looked: float | None = None  # when what it waits for before its first step was last looked at (groups/reports.py)
     waits: tuple[str, int] | None = None  # what was journaled of that: the stage, and how many tasks it lacks
 
@@ -466,6 +467,7 @@ class Out(Enum):
     LOST = "it is lost: a probe that reaches it, or an hour without a job of the run on it"
     BLAMED = "a group kept failing there, or its hardware is broken: that no other node is free"
     UNFIT = "it has failed its check: a user (`ftslurm undrain`)"
+    CUT = "others do not reach it: that all do"
     GONE = "Slurm has taken it out of the controller's job: that another job of the run gets it"
 
 
@@ -482,6 +484,7 @@ class Node(Value):
     look: Look | None = None  # it is silent
     dialled: float = 0.0  # it is silent: when slurmd's port there was dialled
     no_answer: bool = False  # nothing has answered there
+    address: tuple[str, int] | None = None  # CUT: where the others dial it
 
     @property
     def usable(self) -> bool:
@@ -553,6 +556,15 @@ class Standstill(Value):
     seen: int = 0  # such times
     learnt: float = -inf  # when the last one was added
     told_s: float = 0.0  # the limit inside a step that the journal has
+
+
+class Reached(Value):
+    """The last round in which nodes have dialled each other; see health/partition.py."""
+
+    number: int = 0
+    asked: float = -inf
+    repeats: bool = False  # only one of two nodes has not reached the other in the round before
+    next: float = 0.0  # when to look whether groups stand still
 
 
 class Compared(Value):

@@ -18,6 +18,7 @@ from ftslurm.core.state.model import (
     JobPool,
     Lineage,
     Nodes,
+    Reached,
     Standstill,
     Unit,
 )
@@ -38,6 +39,7 @@ class RunState(Value):
     job_pool: JobPool = field(default=JobPool())
     nodes: Nodes = field(default=Nodes())
     standstill: Standstill = field(default=Standstill())
+    reached: Reached = field(default=Reached())
     paced: bool = False  # a group has reported how fast it is since all were compared (slow.py)
     compared: float = -inf  # when they were
     injected: frozenset[int] = frozenset()  # indices of the planned drills that are done

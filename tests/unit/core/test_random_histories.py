@@ -103,6 +103,12 @@ class World:
             self.later(self.wishes.uniform(0, 60), ev.Asked(what, ANN, "c2", node=node))
         if dice.random() < self.misfortune:
             self.node_dies(dice.uniform(0, 40))
+        self.nets = nets = random.Random(f"nets {seed}")
+        self.apart: tuple[float, float, frozenset[str]] | None = None  # from when to when which two nodes are apart
+        if len(self.allocation.nodes) > 1 and config.health.hang_after_s == 0.0 and nets.random() < 0.7:
+            begins, pair = nets.uniform(2, 40), nets.sample(self.allocation.nodes, 2)
+            self.apart = begins, begins + nets.choice([3.0, 15.0, 60.0]), frozenset(pair)
+            self.struck |= {*pair}
         self.darkness = sorted(dice.uniform(0, 60) for _ in range(dice.choice([0, 0, 1, 2])))
 
     def later(self, time: float, event: ev.Event) -> None:
@@ -122,6 +128,14 @@ class World:
 
     def signs_of_life(self, now: float, step: StepId) -> list[ev.Event]:
         state, moved = self.states.get(step, "S"), self.stood.get(step, now - self.dice.uniform(0, 0.5))
+        if (
+            self.apart is not None
+            and self.apart[0] <= now < self.apart[1]
+            and state == "S"
+            and step.unit != "lighthouse"
+        ):
+            place = now, "S", 1, 3, now - self.apart[0]
+            return [ev.Alive(step, t, *place) for t, host in enumerate(self.hosts[step]) if host not in self.dark]
         letter, stage = ("T", 0) if state == "T" else ("S", 0 if state == "H" else self.dice.randint(0, 4))
         number = None if step.unit == "lighthouse" else self.step if state == "S" else 1
         return [
@@ -230,6 +244,11 @@ class World:
                     if group.isdigit() and dialled.random() < 0.8:
                         aside = msg.GroupAside(int(group), step.attempt, True, 3.0)
                         self.later(now + dialled.uniform(0, 2), ev.Heard(StepId("lighthouse", 0), aside))
+            case act.Send(message=msg.Reach(number, nodes)) if self.nets.random() < 0.95:
+                time, here = now + self.nets.choice([0.1, 1.6, 4.0]), self.hosts[action.id][0]
+                pair = frozenset() if self.apart is None or time > self.apart[1] else self.apart[2]
+                silent = tuple(node for node in nodes if frozenset((node, here)) == pair or node in self.dark)
+                self.later(time, ev.Heard(action.id, msg.Unreached(number, silent)))
             case act.AskNodes(nodes):
                 for node in nodes:
                     self.asked(now, node)

@@ -12,6 +12,7 @@ import time
 from pathlib import Path
 
 import pytest
+from cluster import unanswered
 from guarded import PATIENCE_S, RANK0, step
 
 from ftslurm.guard import processes
@@ -390,6 +391,26 @@ def test_ranks_are_named_by_their_rank_not_by_their_task(tmp_path: Path) -> None
         task.send("dump")
         task.until("dumped")
         assert "stacks of rank 0" in task.log()
+
+
+def test_rank_0_dials_other_nodes_and_names_those_where_nothing_answers(tmp_path: Path) -> None:
+    silent, up, ended = unanswered(0), socket.create_server(("127.0.0.1", 0)), socket.create_server(("127.0.0.1", 0))
+    ports = [("127.0.0.1", one.getsockname()[1]) for one in (silent[0], up, ended)]
+    ended.close()  # its kernel refuses: the node is reached
+    with step(tmp_path / "run") as task:
+        task.begin(WAITING)
+        task.send("reach", number=7, nodes=["n2", "n3", "n4", "n5"], ports=[*ports, ("no-such-host.invalid", 1)])
+        sent = time.monotonic()
+        task.send("where")
+        task.until("alive")
+        assert time.monotonic() - sent < 1.4, "the guard waits for its own dials"
+        said = task.until("unreached")
+        assert (said["number"], said["nodes"]) == (7, ["n2"])
+        task.send("reach", number=8, nodes=[f"n{i}" for i in range(40)], ports=[ports[0]] * 40)
+        assert len(task.until("unreached")["nodes"]) == 12
+        assert max(map(len, task.lines)) <= LONGEST
+    for one in (*silent, up):
+        one.close()
 
 
 ASKS = """

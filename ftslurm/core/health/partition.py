@@ -1,0 +1,120 @@
+"""Find nodes that do not reach each other although the controller reaches both.
+
+No process group says whom it waits for. So when a group has waited for others for WAIT_S and for two steps, the guards
+of rank 0 of all groups dial each other's admission (guard/admission.py), and report where nothing answers. A pair of
+nodes is broken if neither reaches the other. If only one does not, as with a filtered port, they dial once more first.
+
+The node in most broken pairs is excluded, and its groups move elsewhere. The others then dial it every BACK_S, where
+its admission was: its kernel refuses the connection. It is used again once all reach it. A node whose guard does not
+answer is a case for node_health.py.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Set
+
+from ftslurm.core.health.hangs import LOOK_S_PER_GROUP
+from ftslurm.core.jobs import supply
+from ftslurm.core.state.model import RUNS, Evidence, Out, Phase, Unit, replace
+from ftslurm.core.state.transitions import stop
+from ftslurm.core.state.turn import Turn
+from ftslurm.protocol import messages, records
+from ftslurm.protocol.causes import Cause
+from ftslurm.protocol.stages import Stage
+from ftslurm.words import few
+
+WAIT_S = 2.0  # a shorter disturbance has no consequences
+SOON_S = 0.1  # between two looks
+LATE_S = 3.0  # an answer takes 1.5 s if something does not answer; one that is later than this is not waited for
+AGAIN_S = 30.0  # between two rounds while groups stand still although all nodes are reached
+BACK_S = 10.0  # between two rounds while a node is excluded
+NEAR = 32  # nodes on either side, in the order of the groups, that a guard dials: all, if there are up to 65
+
+
+def watch(turn: Turn) -> None:
+    """Have groups that stand still dial each other; exclude nodes that others do not reach, and take them back."""
+    reached, now = turn.state.reached, turn.now
+    off = not turn.goes_on or turn.local or turn.independent or not turn.due(reached.next)
+    if off or not (running := turn.table.in_phase(Phase.RUNNING)):
+        return
+    there = {unit.current.hosts[0] or "": unit for unit in running if unit.current.store}
+    waits = dict(filter(None, map(_waits, there.values())))
+    soon = min([now + turn.config.heartbeat_s, *(end for end in waits.values() if end > now)])
+    soon = max(soon, now + SOON_S + LOOK_S_PER_GROUP * len(running))
+    turn.set(reached=replace(reached, next=soon))
+    turn.due(soon)
+    known = ((name, unit.current.missed) for name, unit in there.items())
+    answers = {name: nodes for name, (number, nodes) in known if number == reached.number}
+    if len(answers) < len(there) and now < reached.asked + LATE_S:
+        return
+    stood, cut = [since for since, end in waits.items() if end <= now], turn.nodes.out(Out.CUT)
+    again = (stood or cut) and now >= reached.asked + (BACK_S if cut else AGAIN_S)
+    if again or max(stood, default=reached.asked) > reached.asked:
+        _ask(turn, there, repeats=False)
+    elif stood:
+        _judge(turn, there, answers, min(stood))
+    for name in sorted(cut.difference(*answers.values())) if len(answers) == len(there) else ():
+        if turn.nodes.of(name).since < reached.asked:
+            turn.take_back(name, "all groups reach it again")
+            supply.told_to_avoid(turn)
+
+
+def _waits(unit: Unit) -> tuple[float, float] | None:
+    """Return since when a group waits for others, and until when that is usual; None: it does not, as far as known."""
+    pulse, pace = unit.pulses[0], unit.current.pace
+    if pulse is None or pulse.stage in (Stage.COMPUTING, Stage.HAS_QUORUM):
+        return None
+    return pulse.moved, pulse.moved + max(WAIT_S, 2 * pace.step_s if pace else 0.0)
+
+
+def _ask(turn: Turn, there: Mapping[str, Unit], repeats: bool) -> None:
+    """Have each node dial those near it, and the excluded ones."""
+    reached = replace(turn.state.reached, number=turn.state.reached.number + 1, asked=turn.now, repeats=repeats)
+    nodes = [(name, unit.current.store) for name, unit in there.items()]
+    cut = [(name, turn.nodes.of(name).address) for name in turn.nodes.out(Out.CUT)]
+    for i, unit in enumerate(there.values()):
+        near = dict([*(nodes[(i + j) % len(nodes)] for j in range(-NEAR, NEAR + 1)), *sorted(cut)])
+        turn.send(unit, messages.Reach(reached.number, (*near,), (*filter(None, near.values()),)))
+    turn.set(reached=reached)
+
+
+def answered(turn: Turn, said: messages.Unreached, unit: Unit) -> None:
+    """Fold the answer of a node into the state."""
+    turn.attempt(unit, missed=(said.number, frozenset(said.nodes)))
+    turn.set(reached=replace(turn.state.reached, next=min(turn.state.reached.next, turn.now + SOON_S)))
+
+
+def _judge(turn: Turn, there: Mapping[str, Unit], answers: Mapping[str, Set[str]], since: float) -> None:
+    """Exclude the node in most broken pairs; ask again if only one of two nodes does not reach the other."""
+    missed = {(name, other) for name, nodes in answers.items() for other in nodes & answers.keys()}
+    broken = {pair for pair in missed if pair[::-1] in missed}
+    if missed and not broken and not turn.state.reached.repeats:
+        _ask(turn, there, repeats=True)
+    elif broken := broken or missed:
+        name = culprit(broken, there)
+        others = sorted({node for pair in broken if name in pair for node in pair} - {name})
+        sound = sorted(answers.keys() - {node for pair in broken for node in pair})
+        *some, one = [f"{node} (group {there[node].group})" for node in (*others, name)]
+        why = f"{few(some)} and {one} do not reach each other"
+        why += f"; {'all' if some[1:] else 'both'} reach {few(sound)}" if sound else ""
+        turn.node(name, out=Out.CUT, since=turn.now, address=there[name].current.store)
+        turn.do(records.NodeExcluded(node=name, reason=why))
+        supply.told_to_avoid(turn)
+        for unit in turn.table.near(name):
+            if unit.phase in RUNS:
+                stop(turn, unit, Cause.NETWORK, Evidence(None, name, error=why), died=since)
+
+
+def culprit(broken: Set[tuple[str, str]], there: Mapping[str, Unit]) -> str:
+    """Return the node to exclude: of most pairs, then the one reached by fewest, without the state, of the last group.
+
+    Args:
+        broken: (a, b): a does not reach b, in a broken pair.
+        there: the group on each node.
+    """
+
+    def key(name: str) -> tuple[int, int, bool, int]:
+        pairs = {frozenset(pair) for pair in broken if name in pair}
+        return len(pairs), sum(name == node for _, node in broken), not there[name].joined, there[name].group_id
+
+    return max(there, key=key)

@@ -1,0 +1,171 @@
+"""Networks that break in part: nodes that are hosts with their own cables, on real Slurm."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+from cluster import NO_HOSTS, Cluster
+from harness import Backend, Run, busy_cores
+
+pytestmark = [
+    pytest.mark.slurm,
+    pytest.mark.skipif(bool(NO_HOSTS), reason=f"hosts with cables of their own need {', '.join(NO_HOSTS)}"),
+]
+
+STOOD_S = 5.2 + 4.0  # two steps and 5 s, on a machine that is busy: 4.5 s on idle cores
+
+
+@pytest.fixture(scope="module")
+def shared_hosts(cluster_folder: Path) -> Iterator[Cluster]:
+    cluster = Cluster.start(cluster_folder / "hosts", nodes=5, hosts=True)
+    yield cluster
+    cluster.stop()
+
+
+@pytest.fixture
+def hosts(shared_hosts: Cluster) -> Iterator[Cluster]:
+    """A cluster of five hosts, mended and idle after each test."""
+    yield shared_hosts
+    shared_hosts.mend(*shared_hosts.nodes)
+    shared_hosts.clear()
+
+
+@pytest.fixture
+def start(hosts: Cluster, slurm_on: Callable[[Cluster], Backend]) -> Callable[..., Run]:
+    """A function that starts three groups on n1, n2 and n3, which train."""
+
+    def start(*overrides: str) -> Run:
+        backend = slurm_on(hosts)
+        backend.enter = hosts.enter()
+        args = {"open-end": True, "step-time": 0.1, "timeout": 30}
+        run = backend.start("groups.count=3", *overrides, args=args)
+        run.wait_for_steps(8, groups=3)
+        return run
+
+    return start
+
+
+def train(run: Run, groups: int) -> None:
+    """Wait until a step is committed by so many groups together."""
+    since = time.time()
+    run.until(lambda: any(s["participants"] == groups and s["time"] > since for s in run.steps(0)), f"{groups} train")
+
+
+def stood(run: Run, since: float) -> float:
+    """Return the longest time that a group which was not restarted has stood since then."""
+    moved = {e["group"] for e in run.named("step_launched") if e["attempt"]}
+    return max(run.longest_gap(group, since - 1.0) for group in range(3) if group not in moved)
+
+
+def healed(run: Run, group: int = 2) -> None:
+    """Wait until a group is back after a restart and all three train together; end the run."""
+    run.wait_until_back_at_last(group)
+    train(run, 3)
+    run.end_soon()
+    run.finish()
+
+
+def causes(run: Run) -> list[list[object]]:
+    return [[e["cause"] for e in run.named("step_exited", group=group)] for group in range(3)]
+
+
+@pytest.mark.parametrize(
+    "kind",
+    [
+        pytest.param(("cluster.spare_nodes=1",), id="steps mode"),
+        pytest.param(("cluster.kind=array",), id="array mode", marks=pytest.mark.nightly),
+    ],
+)
+def test_two_nodes_that_do_not_reach_each_other_are_found_and_one_is_left(
+    hosts: Cluster, start: Callable[..., Run], kind: tuple[str, ...]
+) -> None:
+    run = start(*kind)
+    nodes = [run.node_of(group, 0) for group in range(3)]
+    since = time.time()
+    hosts.apart(nodes[1], nodes[2])
+    told = run.wait_for("node_excluded")
+    healed(run)
+    why = f"{nodes[1]} (group 1) and {nodes[2]} (group 2) do not reach each other; both reach {nodes[0]}"
+    assert (told["node"], told["reason"]) == (nodes[2], why)
+    assert why in run.text
+    print(f"MEASURED told after {float(str(told['time'])) - since:.1f} s, stood {stood(run, since):.1f} s")
+    assert stood(run, since) < STOOD_S
+    assert causes(run) == [["ok"], ["ok"], ["network", "ok"]]
+
+
+def test_a_short_disturbance_has_no_consequences(hosts: Cluster, start: Callable[..., Run]) -> None:
+    run = start("cluster.spare_nodes=1")
+    _, *pair = [run.node_of(group, 0) for group in range(3)]
+    since = time.time()
+    hosts.apart(*pair)
+    time.sleep(1.5)
+    hosts.mend(*pair)
+    train(run, 3)
+    print(f"MEASURED 1.5 s apart, stood {stood(run, since):.1f} s")
+    run.end_soon()
+    run.finish()
+    assert not run.named("node_excluded")
+    assert causes(run) == [["ok"], ["ok"], ["ok"]]
+
+
+def test_without_another_node_the_others_train_on_until_the_network_is_mended(
+    hosts: Cluster, start: Callable[..., Run]
+) -> None:
+    run = start("cluster.requeue=false")  # no job of its own with another node
+    nodes = [run.node_of(group, 0) for group in range(3)]
+    since = time.time()
+    hosts.apart(nodes[1], nodes[2])
+    waits = run.wait_for("group_waits", group=2)
+    train(run, 2)
+    assert waits["reason"] == f"a free node: {nodes[2]} left out"
+    print(f"MEASURED no spare node, stood {stood(run, since):.1f} s")
+    time.sleep(12.0)
+    assert not run.named("node_restored")
+    _, text = run.ask("status")
+    assert "do not reach each other" in " ".join(text.split())
+    mended = time.time()
+    hosts.mend(*nodes[1:])
+    back = run.wait_for("node_restored", node=nodes[2])
+    print(f"MEASURED taken back {float(str(back['time'])) - mended:.1f} s after it was mended")
+    healed(run)
+    assert run.node_of(2, 1) == nodes[2]
+    assert causes(run) == [["ok"], ["ok"], ["network", "ok"]]
+
+
+def test_a_node_that_is_cut_off_is_lost_as_before(hosts: Cluster, start: Callable[..., Run]) -> None:
+    run = start("cluster.spare_nodes=1")
+    node = run.node_of(1, 0)
+    since = time.time()
+    hosts.cut(node)
+    lost = run.wait_for("node_excluded", node=node)
+    print(f"MEASURED cut off, lost after {float(str(lost['time'])) - since:.1f} s")
+    healed(run, group=1)
+    print(f"MEASURED cut off, stood {stood(run, since):.1f} s")
+    assert causes(run) == [["ok"], ["node_lost", "ok"], ["ok"]]
+
+
+@pytest.mark.nightly
+def test_packets_that_are_lost_in_one_direction(hosts: Cluster, start: Callable[..., Run]) -> None:
+    run = start("cluster.spare_nodes=1")
+    nodes = [run.node_of(group, 0) for group in range(3)]
+    since = time.time()
+    with hosts.one_way(nodes[1], nodes[2]):
+        told = run.wait_for("node_excluded")
+        healed(run)
+    print(f"MEASURED one way, told after {float(str(told['time'])) - since:.1f} s, stood {stood(run, since):.1f} s")
+    assert told["node"] == nodes[2]
+    assert stood(run, since) < STOOD_S
+
+
+@pytest.mark.nightly
+@pytest.mark.light
+def test_busy_cores_are_no_broken_network(hosts: Cluster, slurm_on: Callable[[Cluster], Backend]) -> None:
+    backend = slurm_on(hosts)
+    backend.enter = hosts.enter()
+    with busy_cores():
+        run = backend.start("groups.count=3", args={"steps": 3000, "step-time": 0.01})
+        run.finish()
+    assert not run.named("node_excluded")

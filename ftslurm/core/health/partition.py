@@ -6,14 +6,15 @@ nodes is broken if neither reaches the other. If only one does not, as with a fi
 
 The node in most broken pairs is excluded, and its groups move elsewhere. The others then dial it every BACK_S, where
 its admission was: its kernel refuses the connection. It is used again once all reach it. A node whose guard does not
-answer is a case for node_health.py.
+answer is a case for node_health.py. Where no group is taken for hung (health.hang_after_s=0), none of this happens.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Set
+from math import inf
 
-from ftslurm.core.health.hangs import LOOK_S_PER_GROUP
+from ftslurm.core.health.hangs import LOOK_S_PER_GROUP, limits
 from ftslurm.core.jobs import supply
 from ftslurm.core.state.model import RUNS, Evidence, Out, Phase, Unit, replace
 from ftslurm.core.state.transitions import stop
@@ -34,8 +35,8 @@ NEAR = 32  # nodes on either side, in the order of the groups, that a guard dial
 def watch(turn: Turn) -> None:
     """Have groups that stand still dial each other; exclude nodes that others do not reach, and take them back."""
     reached, now = turn.state.reached, turn.now
-    off = not turn.goes_on or turn.local or turn.independent or not turn.due(reached.next)
-    if off or not (running := turn.table.in_phase(Phase.RUNNING)):
+    off = turn.local or turn.independent or limits(turn.state.standstill, turn.config).in_step_s == inf
+    if off or not turn.goes_on or not turn.due(reached.next) or not (running := turn.table.in_phase(Phase.RUNNING)):
         return
     there = {unit.current.hosts[0] or "": unit for unit in running if unit.current.store}
     waits = dict(filter(None, map(_waits, there.values())))

@@ -109,6 +109,7 @@ class World:
             begins, pair = nets.uniform(2, 40), nets.sample(self.allocation.nodes, 2)
             self.apart = begins, begins + nets.choice([3.0, 15.0, 60.0]), frozenset(pair)
             self.struck |= {*pair}
+            config.health.hang_after_s = 1000.0
         self.darkness = sorted(dice.uniform(0, 60) for _ in range(dice.choice([0, 0, 1, 2])))
 
     def later(self, time: float, event: ev.Event) -> None:

@@ -22,6 +22,7 @@ from ftslurm.protocol.stages import Stage
 
 Pairs = Iterable[tuple[int, int]]  # (1, 2): n1 does not reach n2
 TOLD = "n2 (group 1) and n3 (group 2) do not reach each other; both reach n1"
+ON = {"hang_after_s": 1000.0}
 BOTH = ((2, 3), (3, 2))  # n2 and n3 are apart
 
 
@@ -45,7 +46,7 @@ class World:
             (2, *(ready(step) for step in steps)),
             (3, *(said.store_up(step, node(i + 1), 29500 + i) for i, step in enumerate(steps))),
             (5, *(stepped(step, 1) for step in steps)),
-            config=settings or config(groups={"count": groups}),
+            config=settings or config(groups={"count": groups}, health=ON),
         )
         self.beat(6.0)
 
@@ -259,7 +260,7 @@ def test_the_messages_of_many_groups_are_bounded_and_dialling_is_mutual() -> Non
 
 def test_in_array_mode_the_job_on_the_node_is_given_up_and_no_other_gets_it() -> None:
     pilots = [pilot(f"90_{i}", node(i + 1)) for i in range(3)]
-    settings = array_config(groups={"count": 3})
+    settings = array_config(groups={"count": 3}, health=ON)
     steps = [name(group) for group in range(3)]
     story = play(
         (0, ev.Granted(granted(0).allocation)),

@@ -10,7 +10,7 @@ import torch
 from torch import nn
 from torch.utils.data import DataLoader, IterableDataset, TensorDataset
 
-from ftslurm.frameworks.training import FrameworkError
+from ftslurm.errors import FtslurmError
 
 data = TensorDataset(torch.rand(64, 2), torch.zeros(64, dtype=torch.long))
 
@@ -23,7 +23,7 @@ class Stream(IterableDataset):  # type: ignore[misc]
 def attempt(what: str, mistake: Callable[[], object]) -> None:
     try:
         mistake()
-    except FrameworkError as error:
+    except FtslurmError as error:
         print(f"refused {what}: {error}", flush=True)
     else:
         print(f"NOT REFUSED {what}", flush=True)

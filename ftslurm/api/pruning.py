@@ -40,12 +40,13 @@ class Judged:
     identity: tuple[int, int] = (0, 0)
 
 
-def survey(root: Path, before: float, keep: int = 0) -> list[Judged]:
+def survey(root: Path, before: float, keep: int = 0, named: Path | None = None) -> list[Judged]:
     """Judge every run directory below a folder, the newest first.
 
     Args:
         before: only runs that have ended before this time, in unix seconds.
         keep: so many of those that are over stay, the newest.
+        named: all but this one stay; None: the user has named none.
     """
     found = entries(root)
     queue = ask_queue({user_name()}) if found else Queue()
@@ -53,7 +54,9 @@ def survey(root: Path, before: float, keep: int = 0) -> list[Judged]:
     judged = list[Judged]()
     for entry in found:
         one = _judge(entry, configs[entry.run.root], queue)
-        if one.kept is None and keep > 0:
+        if one.kept is None and named not in (None, one.root):
+            one = replace(one, kept="it is not the one that is named")
+        elif one.kept is None and keep > 0:
             keep -= 1
             one = replace(one, kept="one of the newest (--keep)")
         elif one.kept is None and one.ended >= before:

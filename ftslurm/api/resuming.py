@@ -76,6 +76,11 @@ def resume(
             config.checkpoint.dir = None  # nothing of that folder is to be found
         return Resumption(config, "step 0 (--from-scratch)", None, code)
     if saved.step is None:  # the script's own format: only the script knows which files belong together
+        if config.checkpoint.dir not in (None, source) and stored_checkpoints.newest(config, parent) is None:
+            raise EnvironmentProblem(
+                f"checkpoint.dir={config.checkpoint.dir} has no checkpoint, so the script would begin anew: copy "
+                f"what it has saved in {source} there first, or leave checkpoint.dir out to go on in that folder"
+            )
         config.checkpoint.dir = config.checkpoint.dir or source
         return Resumption(config, f"what its script finds in {config.checkpoint.dir}, where it also saves", None, code)
     step = f"step {saved.step}{_in_doubt(parent, saved.step)}"

@@ -35,7 +35,7 @@ def main(args: argparse.Namespace) -> int:
     def survey() -> list[pruning.Judged]:
         if not named:
             return pruning.survey(root, before, args.keep or 0)
-        return [one for one in pruning.survey(root.parent, before, args.keep or 0) if one.root == root]
+        return [one for one in pruning.survey(root.parent, before, args.keep or 0, root) if one.root == root]
 
     judged = survey()
     shown = [one.root for one in judged if one.kept is None and pruning.holds(one.root, only)]

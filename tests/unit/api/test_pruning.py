@@ -310,3 +310,16 @@ def test_a_path_that_leads_nowhere_keeps_nothing_and_one_that_cannot_be_looked_a
         (make(runs, name).checkpoints / OWNER).write_text(str(saver))
     assert prune(runs) == 0
     assert names(runs) == {"child", "looped", "long"}
+
+
+def test_a_named_run_stays_if_one_that_is_over_has_its_checkpoints_there(
+    runs: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """As after `resume` of a script with checkpoints of its own: the child saves in its parent's folder."""
+    parent = make(runs, "parent")
+    make(runs, "child", checkpoint_dir=str(parent.checkpoints))
+    assert prune(parent.root, "--yes") == 1
+    assert names(runs) == {"parent", "child"}
+    assert f"{runs / 'child'} resumes from it" in capsys.readouterr().out
+    assert prune(runs, "--yes", "--keep=0") == 0
+    assert names(runs) == set()

@@ -14,7 +14,8 @@ from collections.abc import Mapping, Sequence
 _SAFE = "import sys; sys.path[:1] = filter(None, sys.path[:1]); "  # the working directory is '' there
 _ARCHIVE = (
     "import os; os.stat({0!r}).st_uid in (0, os.getuid()) or sys.exit('ftslurm: ' + {0!r} + ' is not yours'); "
-    "sys.path.insert(0, {0!r}); "
+    "sys.path.insert(0, {0!r}); import ftslurm; "
+    "ftslurm.__file__.startswith({0!r}) or sys.exit('ftslurm: ' + {0!r} + ' is damaged'); "
 )
 _MODULE = "from runpy import run_module; run_module(sys.argv.pop(1), run_name='__main__', alter_sys=True)"
 _CODE = "exec(sys.argv.pop(1))"

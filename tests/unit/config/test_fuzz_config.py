@@ -6,7 +6,7 @@ import contextlib
 import copy
 import math
 import time
-from dataclasses import fields, is_dataclass
+from dataclasses import asdict, fields, is_dataclass
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 
 from ftslurm.cli import main
 from ftslurm.cli.plan_verb import plan
-from ftslurm.config import compose
+from ftslurm.config import compose, typed_values
 from ftslurm.config.compose import absolute
 from ftslurm.config.schema import Config, Fault, Range, nodes_needed
 from ftslurm.config.validate import check
@@ -67,6 +67,7 @@ def judged(made: Config) -> str | None:
     """Return why a configuration is refused; None: it is valid, and its plan can be shown."""
     began = time.monotonic()
     try:
+        made = typed_values.made(Config, asdict(made))  # as each configuration is made
         check(absolute(made))
         if nodes_needed(made) < 100 and made.groups.workers < 100:
             list(plan(made))

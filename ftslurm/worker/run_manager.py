@@ -15,6 +15,7 @@ import inspect
 import os
 import sys
 import time
+from collections.abc import Iterable
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any, ClassVar
 
@@ -136,9 +137,11 @@ class RunManager(Base):  # type: ignore[misc]
         compared, commits = self._ftslurm.compared, self._ftslurm.commits
         if compared is not None:
             compared.state_changes(self)
-        averaged = commits.averaged
-        means = buffers.average(self)
-        commits.averaged = averaged  # by the script
+        means: Iterable[Any] = ()
+        if buffers.is_wanted():
+            averaged = commits.averaged
+            means = buffers.average(self)
+            commits.averaged = averaged  # by the script
         self._ftslurm.progress.votes(self)
         committed = bool(super().should_commit(*args, **kwargs))
         for buffer, mean in means if committed else ():

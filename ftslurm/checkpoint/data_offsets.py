@@ -50,7 +50,8 @@ class DataPositions:
         self.history = history
         self.rank = rank
         groups = os.environ.get("NUM_REPLICA_GROUPS", "1")
-        self.shares = f"{groups} groups of {ranks} ranks, batch size {getattr(data, 'batch_size', 'unknown')}"
+        # How the data are divided: the ranks of a group, and all in words.
+        self.shares = ranks, f"{groups} groups of {ranks} ranks, batch size {getattr(data, 'batch_size', 'unknown')}"
         self.data = data
         self.records: dict[int, bytes] = {}  # by step, ascending
         self._file: int | None = None
@@ -75,24 +76,33 @@ class DataPositions:
         except OSError as error:
             why = str(error)
             self.records.clear()  # which of them are undone is not known
-        at, shares, _, state = self.upto(step) or (0, "", "", None)
-        if shares:
-            try:
-                self.data.load_state_dict(state)
-            except Exception as error:  # as that of a part of a stream which there is no more
-                if shares == self.shares:
-                    raise
-                why, shares = f"{shares} recorded it, now {self.shares}: {error}", ""
-        if shares and shares != self.shares:
-            complain(
-                f"{self.name}: its position in the data was recorded by {shares}, now {self.shares}. Unless the loader "
-                "counts the samples of all shares, some samples are trained twice and others not: ftslurm help data"
-            )
-        if shares and step is not None and at < step:
-            complain(f"{self.name}: its position in the data is of step {at}, the last one recorded up to step {step}")
-        if not shares and (why or step != 0):
+        if (found := self.upto(step)) is not None:
+            why = self._load(found, step)
+        elif step != 0:
             why = why or "none was recorded"
+        if why:
             complain(f"{self.name}: STARTS AT THE BEGINNING OF ITS DATA, no usable position in {self.path}: {why}")
+
+    def _load(self, record: Any, step: int | None) -> str:
+        """Set the data to a recorded position. Return why it cannot be used, or "" if it is used."""
+        at, (ranks, shares), _, state = record
+        if ranks != self.shares[0]:
+            return f"it was recorded by groups of {ranks} ranks"
+        differs = f"recorded by {shares}, now {self.shares[1]}" if shares != self.shares[1] else ""
+        try:
+            self.data.load_state_dict(state)
+        except Exception as error:
+            if not differs:
+                raise
+            return f"it was {differs}: {error}"  # a part of a stream, say, that is gone
+        if differs:
+            complain(
+                f"{self.name}: its position in the data was {differs}. Unless the loader counts the samples of all "
+                "shares, some samples are trained twice and others not: ftslurm help data"
+            )
+        if step is not None and at < step:
+            complain(f"{self.name}: its position in the data is of step {at}, the last one recorded up to step {step}")
+        return ""
 
     def histories(self) -> dict[str, int]:
         """Return the step at which each history began, oldest first.

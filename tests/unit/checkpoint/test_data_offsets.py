@@ -175,17 +175,18 @@ def test_nothing_noted_is_said_aloud(tmp_path: Path, capsys: pytest.CaptureFixtu
     assert capsys.readouterr().err == ""
     assert back_at(tmp_path / "other", None) == 0
     assert "STARTS AT THE BEGINNING OF ITS DATA" in capsys.readouterr().err
+    train(positions(tmp_path), 1)
+    assert back_at(tmp_path, 1, ranks=2) == 0
+    assert "recorded by groups of 1 ranks" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize("groups", ["3", "2"])
-@pytest.mark.parametrize("ranks", [1, 2])
 @pytest.mark.parametrize("batch_size", [4, 8])
 def test_a_place_in_other_shares_is_used_and_told_once(
     tmp_path: Path,
     capsys: pytest.CaptureFixture[str],
     monkeypatch: pytest.MonkeyPatch,
     groups: str,
-    ranks: int,
     batch_size: int,
 ) -> None:
     monkeypatch.setenv("NUM_REPLICA_GROUPS", "3")
@@ -193,13 +194,13 @@ def test_a_place_in_other_shares_is_used_and_told_once(
     train(positions(tmp_path), 1, 2)
     monkeypatch.setenv("NUM_REPLICA_GROUPS", groups)
     monkeypatch.setattr(Numbers, "batch_size", batch_size)
-    assert back_at(tmp_path, 2, ranks=ranks) == 2
+    assert back_at(tmp_path, 2) == 2
     told = capsys.readouterr().err
-    if (groups, ranks, batch_size) == ("3", 1, 4):
+    if (groups, batch_size) == ("3", 4):
         assert told == ""
     else:
         assert told.count("recorded by 3 groups of 1 ranks, batch size 4") == 1
-        assert f"now {groups} groups of {ranks} ranks, batch size {batch_size}. " in told
+        assert f"now {groups} groups of 1 ranks, batch size {batch_size}. " in told
 
 
 def test_a_place_that_other_shares_do_not_have_is_not_used(
@@ -213,10 +214,11 @@ def test_a_place_that_other_shares_do_not_have_is_not_used(
     monkeypatch.setitem(globals(), "Numbers", Part)
     with pytest.raises(IndexError):
         back_at(tmp_path, 2)
-    assert back_at(tmp_path, 2, ranks=2) == 0
+    monkeypatch.setenv("NUM_REPLICA_GROUPS", "2")
+    assert back_at(tmp_path, 2) == 0
     told = capsys.readouterr().err
     assert "STARTS AT THE BEGINNING OF ITS DATA" in told
-    assert "now 1 groups of 2 ranks, batch size unknown: no shard for {'at': 2}" in told
+    assert "now 2 groups of 1 ranks, batch size unknown: no shard for {'at': 2}" in told
 
 
 def test_a_file_that_others_can_write_is_not_read(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

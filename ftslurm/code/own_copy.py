@@ -55,7 +55,7 @@ def hand_over(run: RunDir, words: list[str]) -> None:
     Only with that of a run of this user: it would be the program of somebody else.
     """
     copy = _described(run.package) if owned_files.is_own(run.root) else None
-    if copy is not None and copy["is"] != _this()["is"]:
+    if copy is not None and copy["is"] != _digest():
         complain(f"{run.root.name} keeps its own copy of {_name(copy)}, not the installed {_name(_this())}: using it")
         replace(programs.code(MAIN, *words, archive=str(run.package)))
 
@@ -68,7 +68,7 @@ def replace(command: list[str]) -> NoReturn:
 
 
 def _described(path: Path) -> dict[str, Any] | None:
-    """Return the comment of a run's copy; None: it is missing, damaged or not this user's."""
+    """Return the comment of a run's copy, or None if it is missing, damaged or another user's."""
     with suppress(OSError, ValueError), owned_files.open_own(path) as file:
         file.seek(max(0, os.fstat(file.fileno()).st_size - LAST))
         found = json.loads(file.read().rpartition(END)[2][COMMENT:])
@@ -76,17 +76,22 @@ def _described(path: Path) -> dict[str, Any] | None:
     return None
 
 
-def _this() -> dict[str, Any]:
-    """Return what the comment of a copy of this process's ftslurm is."""
+def _digest() -> str:
+    """Return what identifies the ftslurm of this process: every command compares it, so no file is read."""
     if programs.ARCHIVE and (found := _described(Path(programs.ARCHIVE))) is not None:
-        return found
-    digest, package = hashlib.sha256(), Path(ftslurm.__file__).parent
+        return str(found["is"])
+    digest = hashlib.sha256()
     for name, path in _files().items():
         file = path.stat()
         digest.update(f"{name} {file.st_size} {file.st_mtime_ns}\n".encode())
-    git = (package.parent / ".git").exists()
-    commit = first_line(str(package.parent), "rev-parse", "--short", "HEAD") if git else None
-    return {"is": digest.hexdigest(), "version": ftslurm.__version__, "commit": commit}
+    return digest.hexdigest()
+
+
+def _this() -> dict[str, Any]:
+    """Return the comment that a copy of this process's ftslurm has."""
+    root = Path(ftslurm.__file__).parents[1]
+    commit = first_line(str(root), "rev-parse", "--short", "HEAD") if (root / ".git").exists() else None
+    return {"is": _digest(), "version": ftslurm.__version__, "commit": commit}
 
 
 def _name(copy: dict[str, Any]) -> str:
@@ -106,7 +111,7 @@ def _files() -> dict[str, Path]:
 
 
 def _packed(final: Path) -> bytes:
-    """Return an archive with all files, and with compiled code, in which the modules lie at `final`."""
+    """Return an archive of all files and of their compiled code, whose tracebacks name the path `final`."""
     import io
     from zipfile import ZIP_DEFLATED, ZipFile, ZipInfo
 

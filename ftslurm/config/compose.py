@@ -18,7 +18,7 @@ from ftslurm.config.store_url import is_url, plain
 from ftslurm.config.typed_values import made
 from ftslurm.config.validate import check
 from ftslurm.errors import ConfigError
-from ftslurm.security import owned_files
+from ftslurm.security import owned_files, programs
 
 
 def compose(words: Sequence[str], base: Config | None = None, *, config_dir: str | None = None) -> Config:
@@ -188,7 +188,7 @@ def load(path: Path, *, own: bool = True) -> Config:
         return _typed(tree if isinstance(tree, dict) else [tree])
     except (OSError, ConfigError, ValueError, RecursionError, YAMLError) as error:
         why = error.strerror if isinstance(error, OSError) else hydra_adapter.first_lines(error)
-        if path.with_name("provenance.json").is_file() and not path.with_name("ftslurm.zip").is_file():
+        if path.with_name("provenance.json").is_file() and not path.with_name(programs.COPY).is_file():
             why = f"{why}; the run's copy of ftslurm is gone: install the version that pip-freeze.txt names there"
         raise ConfigError(f"{path}: cannot be read as a configuration of ftslurm: {why}") from error
 

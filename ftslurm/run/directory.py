@@ -9,7 +9,7 @@ from pathlib import Path
 
 from ftslurm.core.state.unit_names import LIGHTHOUSE
 from ftslurm.protocol.value_class import Value
-from ftslurm.security import owned_files, sharing
+from ftslurm.security import owned_files, programs, sharing
 from ftslurm.security.names import is_job
 
 IGNORED = b"*\n"  # the .gitignore of a run directory: git leaves it out of the tree in which it may lie
@@ -52,7 +52,7 @@ class RunDir(Value):
     # One file for each Slurm job that was submitted for groups; it contains the job's pool.
     submitted = _Place("submitted")
     report = _Place("report.html")  # where the time of the run went, as a page (ftslurm.report)
-    package = _Place("ftslurm.zip")  # the copy of ftslurm that the run uses (ftslurm.code.own_copy)
+    package = _Place(programs.COPY)  # the copy of ftslurm that the run uses (ftslurm.code.own_copy)
     code = _Place("code")  # the copy of the code that every attempt runs (ftslurm.code)
     code_record = _Place("code.json")  # how the code is kept (ftslurm.code.record)
     submitit = _Place("submitit")

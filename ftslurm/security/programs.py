@@ -22,6 +22,7 @@ _CODE = "exec(sys.argv.pop(1))"
 _HOME = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))  # where the package lies
 ARCHIVE = _HOME if os.path.isfile(_HOME) else ""  # a run's copy of ftslurm that this process uses (code/own_copy.py)
 _PRIVATE = ("FTSLURM_", "SUBMITIT_")
+COPY = "ftslurm.zip"  # the name of that copy in a run directory
 TEST_KILL = "FTSLURM_TEST_KILL"  # see controller/kill_switch.py
 
 

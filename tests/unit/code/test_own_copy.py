@@ -88,12 +88,14 @@ def test_only_a_run_of_another_ftslurm_is_handed_over(
 ) -> None:
     own_copy.hand_over(run, ["status", "x"])
     assert not handed_over
-    other = {"is": "another", "version": "99.0", "commit": "1a2b3c4"}
-    monkeypatch.setattr(own_copy, "_this", lambda: other)
+    version = ftslurm.__version__
+    monkeypatch.setattr(own_copy, "_digest", lambda: "another")
+    monkeypatch.setattr(ftslurm, "__version__", "99.0")
+    monkeypatch.setattr(own_copy, "first_line", lambda *_: "1a2b3c4")
     own_copy.hand_over(run, ["status", "x"])
     (command,) = handed_over
     assert command[-2:] == ["status", "x"]
-    assert f"its own copy of ftslurm {ftslurm.__version__}" in (told := capsys.readouterr().err)
+    assert f"its own copy of ftslurm {version}" in (told := capsys.readouterr().err)
     assert "ftslurm 99.0 (1a2b3c4)" in told
 
 
@@ -103,7 +105,7 @@ def test_only_a_run_of_another_ftslurm_is_handed_over(
 def test_a_copy_that_is_damaged_or_may_be_somebody_elses_is_not_used(
     damage: str, run: RunDir, handed_over: list[list[str]], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(own_copy, "_this", lambda: {"is": "another"})
+    monkeypatch.setattr(own_copy, "_digest", lambda: "another")
     content = run.package.read_bytes()
     if damage == "others may write it":
         run.package.chmod(0o666)

@@ -7,10 +7,10 @@ from collections.abc import Callable
 import pytest
 from cluster import Cluster
 from harness import Backend, Run
+from test_promises import Facts, facts_of
 
 pytestmark = [pytest.mark.slurm, pytest.mark.light, pytest.mark.nightly]
 BLOCKS = 8
-Facts = dict[str, object]  # what is the same at whichever record it dies
 
 
 def live(cluster: Cluster, backend: Backend, mode: str, seq: int | None) -> tuple[Facts, Run]:
@@ -45,15 +45,7 @@ def live(cluster: Cluster, backend: Backend, mode: str, seq: int | None) -> tupl
     if seq is not None and seq <= len(run.events):  # else it has been a shorter journal this time
         assert not (backend.tmp_path / f"when{number}").exists(), f"no controller has died at {seq}"
     assert [line["seq"] for line in run.events] == list(range(1, 1 + len(run.events)))
-    groups = [line for line in run.named("step_exited") if line["group"] is not None]
-    facts: Facts = {
-        "exits": sorted((line["group"], line["attempt"], line["cause"]) for line in groups),
-        "drills": [(line["kind"], line["group"]) for line in run.named("fault_injected")],
-        "refused": [line["reason"] for name in ("fault_refused", "command_refused") for line in run.named(name)],
-        "moved": (run.node_of(1, 2) != drained, run.node_of(2, 1) != lost),
-        "digests": len(set(run.weights().values())),
-    }
-    return facts, run
+    return facts_of(run) | {"moved": (run.node_of(1, 2) != drained, run.node_of(2, 1) != lost)}, run
 
 
 @pytest.mark.parametrize("mode", ["slurm", "array"])

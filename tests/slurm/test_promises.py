@@ -60,16 +60,22 @@ def keep(backend: Backend, mode: str, promise: Promise, when: str | None) -> tup
     if when is not None:
         assert not (backend.tmp_path / "when").exists(), f"no controller has died at {when}"
     assert [line["seq"] for line in run.events] == list(range(1, 1 + len(run.events)))
+    facts = facts_of(run) | {
+        "saved": bool(run.named("checkpoint_saved")),
+        "left the node": promise.words[0] == "drain" and run.node_of(1, 1) != node,
+    }
+    return facts, run, seq
+
+
+def facts_of(run: Run) -> Facts:
+    """Return what came of any run."""
     groups = [line for line in run.named("step_exited") if line["group"] is not None]
-    facts: Facts = {
+    return {
         "exits": sorted((line["group"], line["attempt"], line["cause"]) for line in groups),
         "drills": [(line["kind"], line["group"]) for line in run.named("fault_injected")],
         "refused": [line["reason"] for name in ("fault_refused", "command_refused") for line in run.named(name)],
-        "saved": bool(run.named("checkpoint_saved")),
-        "left the node": promise.words[0] == "drain" and run.node_of(1, 1) != node,
         "digests": len(set(run.weights().values())),
     }
-    return facts, run, seq
 
 
 def kinds_after(run: Run, seq: int, promise: Promise) -> list[str]:

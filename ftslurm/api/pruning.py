@@ -46,7 +46,7 @@ def survey(root: Path, before: float, keep: int = 0, named: Path | None = None) 
     Args:
         before: only runs that have ended before this time, in unix seconds.
         keep: so many of those that are over stay, the newest.
-        named: all but this one stay; None: the user has named none.
+        named: the only run that may go, or None if all may.
     """
     found = entries(root)
     queue = ask_queue({user_name()}) if found else Queue()

@@ -11,6 +11,7 @@ from harness import Backend, Run
 pytestmark = [pytest.mark.slurm, pytest.mark.light]
 BACK_S = 30.0  # it takes less than one on an idle machine, and more than 5 on a busy one that is slow
 GAP_S = 6.0  # of the groups' next commit: steps take 0.2 s, a Lighthouse that died would cost 10
+ANSWERS = ("command_done", "command_refused", "scaled")  # to a request
 
 
 def crash(run: Run, units: tuple[str, ...]) -> None:
@@ -124,6 +125,12 @@ def test_what_a_controller_had_decided_is_done_by_the_next_one(when: str, slurm:
     run.check_training(steps, survivors={0}, returned={1})
 
 
+def is_there(run: Run, group: int) -> bool:
+    """Return whether the last attempt of a group has committed a step."""
+    attempt = run.named("step_launched", group=group)[-1]["attempt"]
+    return bool(run.named("group_joined", group=group, attempt=attempt))
+
+
 @pytest.mark.parametrize("words", [("restart", "--group", "1"), ("scale", "1"), ("drain", "NODE")])
 def test_a_request_in_a_takeover_never_ends_the_only_group_with_the_state(
     words: tuple[str, ...], slurm: Backend
@@ -137,8 +144,10 @@ def test_a_request_in_a_takeover_never_ends_the_only_group_with_the_state(
     run.kill_controller()
     run.ask(*(node if word == "NODE" else word for word in words))
     run.until(lambda: len(run.named("run_started")) == 2, "the next controller")
+    run.until(lambda: any(run.named(name) for name in ANSWERS), "the answer")
     if words[0] != "scale":
         run.wait_until_back_at_last(1 - survivor)
+        run.until(lambda: is_there(run, survivor), "the other is back, if it was restarted")
     run.end_soon()
     run.finish()
     assert not run.named("full_restart")

@@ -49,14 +49,17 @@ class Planter(importlib.abc.MetaPathFinder):
             return None
         sys.meta_path.remove(self)
         spec = importlib.util.find_spec(name)
-        execute = spec.loader.exec_module
-
-        def executed(module):
-            execute(module)
-            plant(module)
-
-        spec.loader.exec_module = executed
+        spec.loader = Planted(spec.loader)  # a run's copy of ftslurm has one loader for all modules
         return spec
+
+
+class Planted(importlib.abc.Loader):
+    def __init__(self, loader):
+        self.loader = loader
+
+    def exec_module(self, module):
+        self.loader.exec_module(module)
+        plant(module)
 
 
 def plant(controller):

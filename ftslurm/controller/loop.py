@@ -268,7 +268,7 @@ class Controller:
             waits = False
             for name, command in commands.items():
                 with self.errors.contain("a command", command):
-                    waits = waits or (command["what"] in ENDS_STEPS and bool(self.state.table.names(Trait.ADOPTING)))
+                    waits = waits or (command["what"] in ENDS_STEPS and self._takes_over())
                     if waits and command["what"] in REQUESTS:
                         continue  # who holds the training's state is not known yet; it is read again
                     self.commanded = True
@@ -280,6 +280,10 @@ class Controller:
                 self._heard(news)
         for number in self.wakeup.drain():
             self._signalled(number)
+
+    def _takes_over(self) -> bool:
+        """Return whether steps of the controller before have yet to be adopted; before the first decision any may."""
+        return any(isinstance(event, Granted) for event in self.events) or bool(self.state.table.names(Trait.ADOPTING))
 
     def _ping(self) -> None:
         """Show the guards and other candidates for the lead that this controller lives."""

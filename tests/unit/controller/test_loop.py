@@ -145,6 +145,18 @@ def test_a_cancelled_job_without_groups_ends_when_slurm_has_answered_and_waits_f
     assert controller.state.ending.until < controller.now()
 
 
+def test_a_request_by_which_a_group_leaves_waits_until_it_is_known_what_runs(controller: Controller) -> None:
+    for what in ("restart", "save", "stop"):
+        inbox.put(controller.run_dir.inbox, what, group=0)
+    controller._gather(0.0)
+    assert [event for event in controller.events if isinstance(event, Asked)] == []
+    assert [type(event) for event in controller.events[-1:]] == [StopAsked]
+    controller.events = []  # as after the first decision, of a run without steps to adopt
+    controller.next_inbox = 0.0
+    controller._gather(0.0)
+    assert [event.what for event in controller.events if isinstance(event, Asked)] == ["restart", "save"]
+
+
 def test_a_job_of_which_slurm_does_not_answer_leaves_the_run_to_another_controller(controller: Controller) -> None:
     controller.separate_jobs, controller.config.cluster.kind = True, "array"
     controller._own_job_ends([Explained(True, answered=False)])

@@ -141,6 +141,11 @@ class Manager:
     def current_step(self) -> int:
         return self._step
 
+    def shutdown(self) -> None:
+        """End the manager in Rust; its heartbeats to the Lighthouse end."""
+        if self._rank == 0:
+            self._server.shutdown()
+
 
 def place(name: str) -> Path:
     """Return the file of this attempt in which its ranks meet."""

@@ -16,6 +16,7 @@ from ftslurm.core.state.model import LIVE, Phase, Unit, replace
 from ftslurm.core.state.turn import Turn
 from ftslurm.core.state.units import serves
 from ftslurm.protocol import messages, records
+from ftslurm.protocol.stages import Stage
 
 
 def to_groups(turn: Turn) -> None:
@@ -89,7 +90,9 @@ def aside(turn: Turn, said: messages.GroupAside) -> None:
     if unit.attempt != said.attempt or unit.phase not in LIVE:
         return  # it has ended meanwhile
     turn.attempt(unit, aside=turn.lighthouse.id if said.aside else None)
-    if unit.phase is Phase.STOPPING or unit.current.over or unit.current.done:
+    pulse = unit.pulses[0] if unit.pulses else None
+    ends = pulse is not None and pulse.stage is Stage.SHUT_DOWN
+    if ends or unit.phase is Phase.STOPPING or unit.current.over or unit.current.done:
         return
     kind = records.GroupSetAside if said.aside else records.GroupHeardAgain
     turn.do(kind(**unit.of_group, seconds=said.seconds))

@@ -79,7 +79,7 @@ class Position:
             word, when, check = _PLACE.unpack_from(self.page)
             if word ^ when == check:  # else it was being written: look again
                 return (
-                    Place(word >> 3, Stage(min(word & 7, Stage.VOTING)), (time.monotonic_ns() - when) / 1e9)
+                    Place(word >> 3, Stage(min(word & 7, Stage.SHUT_DOWN)), (time.monotonic_ns() - when) / 1e9)
                     if when
                     else None
                 )

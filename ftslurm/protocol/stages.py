@@ -13,11 +13,17 @@ class Stage(IntEnum):
     HAS_QUORUM = 2
     COLLECTIVE = 3  # has called the first allreduce of this step
     VOTING = 4  # has called should_commit
+    SHUT_DOWN = 5  # the script has shut its Manager down: it trains no more, but may save or evaluate
 
     @property
     def doing(self) -> str:
         """What the worker does at this stage, for a sentence: "rank 0 is {doing}"."""
         return _DOING[self]
+
+    @property
+    def waits(self) -> bool:
+        """Return whether the worker may be waiting for others."""
+        return self in (Stage.SEEKING_QUORUM, Stage.COLLECTIVE, Stage.VOTING)
 
 
 _DOING = (
@@ -26,4 +32,5 @@ _DOING = (
     "computing, with a quorum",
     "in a collective",
     "voting on the commit",
+    "at work after Manager.shutdown",
 )

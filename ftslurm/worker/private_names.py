@@ -111,7 +111,7 @@ class Patch(Enum):
             "torchft.manager": "HTTPTransport()",
             "torchft.manager:Manager": """
                 start_quorum() wait_quorum() allreduce() should_commit() current_step() report_error() errored()
-                _async_quorum() _apply_pending_state_dict()
+                shutdown() _async_quorum() _apply_pending_state_dict()
                 _checkpoint_transport _client _errored _group_rank _healing _participating_replica_world_size
                 _pending_state_dict _pg _quorum_future _quorum_id _step _user_state_dicts
             """,

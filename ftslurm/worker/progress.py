@@ -140,6 +140,11 @@ class Observer(Onlooker):
         if is_news or now - self._reported_at >= self._every_s:
             self._tell(seen, now)
 
+    @quietly
+    def shuts_down(self, manager: Any) -> None:
+        """Note that the script shuts the Manager down: its heartbeats to the Lighthouse end."""
+        self._position.mark(manager._step, Stage.SHUT_DOWN)
+
     def _of(self, manager: Any) -> _Seen:
         return self._managers.setdefault(manager, _Seen())
 

@@ -152,6 +152,11 @@ class RunManager(Base):  # type: ignore[misc]
         commits.has_voted(self, committed)
         return committed
 
+    def shutdown(self, *args: Any, **kwargs: Any) -> None:
+        """End the Manager."""
+        self._ftslurm.progress.shuts_down(self)
+        super().shutdown(*args, **kwargs)
+
 
 def choose(call: inspect.BoundArguments) -> None:
     """Set the arguments of a new Manager that the run decides.

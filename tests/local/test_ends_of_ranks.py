@@ -208,6 +208,14 @@ def test_a_rank_that_works_on_after_the_last_step_is_waited_for_although_it_has_
 
 
 @pytest.mark.light
+def test_a_group_that_works_on_after_the_end_of_its_manager_is_not_called_silent(local: Backend) -> None:
+    end = "train()\nif G == 1:\n    manager.shutdown()\ntime.sleep(7)\n"
+    run = start(local, end, groups=3).finish()
+    assert not run.named("group_set_aside")
+    assert causes(run) == [["ok"]] * 3
+
+
+@pytest.mark.light
 def test_a_group_that_was_away_while_the_others_finished_ends_the_run(local: Backend) -> None:
     settings = ("groups.count=3", "groups.min=1", "health.hang_after_s=0", "restart=never")
     run = local.start(*settings, args={"steps": 60, "step-time": 0.1})

@@ -186,5 +186,4 @@ def _waits_for_all(pulse: Pulse, step: int, runs: bool) -> bool:
     if it waits in the step itself.
     """
     least, patience_s = (step, TOGETHER_S) if runs else (step - 1, 0.0)
-    waits = pulse.stage not in (Stage.COMPUTING, Stage.HAS_QUORUM)
-    return waits and (pulse.step or 0) >= least and pulse.time >= pulse.moved + patience_s
+    return pulse.stage.waits and (pulse.step or 0) >= least and pulse.time >= pulse.moved + patience_s

@@ -239,8 +239,8 @@ def _ranks(turn: Turn) -> Iterator[list[Culprit]]:
     """Yield for every rank its tasks, one from each group that trains."""
     groups = turn.having(Trait.JOINED)
     for rank in range(max((len(u.pulses) for u in groups), default=0)):
-        known = [(u, u.pulses[rank]) for u in groups if rank < len(u.pulses)]
-        yield [Culprit(u, rank, pulse) for u, pulse in known if pulse is not None and pulse.step is not None]
+        known = [Culprit(u, rank, pulse) for u in groups for pulse in u.pulses[rank : rank + 1] if pulse is not None]
+        yield [one for one in known if one.pulse.step is not None and one.pulse.stage is not Stage.SHUT_DOWN]
 
 
 def _heals(turn: Turn, limit: float) -> bool:

@@ -21,7 +21,6 @@ from ftslurm.core.state.transitions import stop
 from ftslurm.core.state.turn import Turn
 from ftslurm.protocol import messages, records
 from ftslurm.protocol.causes import Cause
-from ftslurm.protocol.stages import Stage
 from ftslurm.words import few
 
 WAIT_S = 2.0  # a shorter disturbance has no consequences
@@ -63,7 +62,7 @@ def watch(turn: Turn) -> None:
 def _waits(unit: Unit) -> tuple[float, float] | None:
     """Return since when a group waits for others, and until when that is usual; None: it does not, as far as known."""
     pulse, pace = unit.pulses[0], unit.current.pace
-    if pulse is None or pulse.stage in (Stage.COMPUTING, Stage.HAS_QUORUM):
+    if pulse is None or not pulse.stage.waits:
         return None
     return pulse.moved, pulse.moved + max(WAIT_S, 2 * pace.step_s if pace else 0.0)
 

@@ -33,6 +33,7 @@ from ftslurm.core.state.units import tasks_of
 from ftslurm.protocol import messages as msg
 from ftslurm.protocol import records
 from ftslurm.protocol.causes import Cause
+from ftslurm.protocol.stages import Stage
 from ftslurm.slurm.evidence import node_fate
 
 ENDS = ("run_finished", "run_requeued")
@@ -135,9 +136,10 @@ class World:
             and state == "S"
             and step.unit != "lighthouse"
         ):
-            place = now, "S", 1, 3, now - self.apart[0]
+            place = now, "S", 1, Stage.COLLECTIVE, now - self.apart[0]
             return [ev.Alive(step, t, *place) for t, host in enumerate(self.hosts[step]) if host not in self.dark]
-        letter, stage = ("T", 0) if state == "T" else ("S", 0 if state == "H" else self.dice.randint(0, 4))
+        letter = "T" if state == "T" else "S"
+        stage = Stage.COMPUTING if state in "TH" else self.dice.choice([*Stage])
         number = None if step.unit == "lighthouse" else self.step if state == "S" else 1
         return [
             ev.Alive(step, task, now, letter, number, stage, now - moved)

@@ -19,6 +19,7 @@ from ftslurm.core.state.model import SLURM, Evidence, Phase
 from ftslurm.protocol import messages as msg
 from ftslurm.protocol.causes import Cause
 from ftslurm.protocol.records import Command, RunFinished
+from ftslurm.protocol.stages import Stage
 
 
 def test_a_run_that_is_stopped_before_it_has_nodes_ends_at_once() -> None:
@@ -50,7 +51,7 @@ def test_stop_asks_running_groups_first_and_kills_them_after_the_grace() -> None
 
 
 def test_the_run_has_the_steps_that_its_groups_have() -> None:
-    beat = ev.Alive(B0, 0, 29.5, step=44, stage=0, since_s=0.1)  # its progress comes once a second
+    beat = ev.Alive(B0, 0, 29.5, step=44, stage=Stage.COMPUTING, since_s=0.1)  # its progress comes once a second
     ends = (32, ev.Ended(A0, 0), ev.Ended(B0, 0)), (33, ev.Ended(LIGHT0, 0))
     story = play(*RUNNING, (29, stepped(A0, 40), stepped(B0, 40)), (29.5, beat), (30, stop()), *ends)
     assert [end["step"] for end in story.records("step_exited")] == [40, 44, None]

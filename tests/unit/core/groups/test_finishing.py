@@ -237,7 +237,7 @@ def test_the_others_are_asked_where_they_are_and_waited_for_unless_they_wait(
     assert 5 <= len(story.times(msg.Where, A0)) <= 12
     assert story.phases() == [Phase.RUNNING] * 2
     story.turn(52, [at(1 - task, 52, stage, TOGETHER_S + 1)])
-    waits = stage not in (Stage.COMPUTING, Stage.HAS_QUORUM)
+    waits = stage in (Stage.SEEKING_QUORUM, Stage.COLLECTIVE, Stage.VOTING)
     assert story.phases()[0] is (Phase.STOPPING if waits else Phase.RUNNING)
     assert story.ids(msg.MayLeave) == [A0] * waits
     story.wait(60)

@@ -34,7 +34,7 @@ from ftslurm.monitor.event_text import no_first_step
 from ftslurm.protocol.records import NoFirstStep
 from ftslurm.protocol.stages import Stage
 
-COMPUTES, ASKS, HAS_QUORUM, COLLECTIVE, VOTES = Stage
+COMPUTES, ASKS, HAS_QUORUM, COLLECTIVE, VOTES, _ = Stage
 EARLY: tuple[Moment, ...] = (
     *STARTED,
     (4, ev.Alive(A0, 0, 4.0, step=0, stage=0), ev.Alive(B0, 0, 4.0, step=0, stage=ASKS)),

@@ -23,7 +23,7 @@ from ftslurm.protocol.stages import Stage
 LEAST = 300.0
 JOIN = 900.0
 BEAT = 20.0
-COMPUTES, ASKS, HAS_QUORUM, COLLECTIVE, VOTES = Stage
+COMPUTES, ASKS, HAS_QUORUM, COLLECTIVE, VOTES, _ = Stage
 
 
 def settings(**health: object) -> Config:

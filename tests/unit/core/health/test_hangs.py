@@ -23,7 +23,7 @@ from ftslurm.protocol.causes import Says
 from ftslurm.protocol.stages import Stage
 
 LIMIT = 60.0
-COMPUTES, ASKS, HAS_QUORUM, COLLECTIVE, VOTES = Stage
+COMPUTES, ASKS, HAS_QUORUM, COLLECTIVE, VOTES, SHUT_DOWN = Stage
 NAMES = "ABCD"
 
 
@@ -66,6 +66,8 @@ def blamed(*groups: list[tuple[float, int, int] | tuple[float, int, int, str] | 
         pytest.param([[(100, 10, COMPUTES)], [(101, 10, COMPUTES)], [(120, 10, COMPUTES)]], "", id="all evaluate"),
         pytest.param([[(100, 10, COLLECTIVE)], [(130, 10, COLLECTIVE)]], "", id="all in one collective: the network?"),
         pytest.param([[(138, 10, ASKS)], [(141, 10, COMPUTES)]], "", id="one waits for another that computes"),
+        pytest.param([[(100, 10, SHUT_DOWN)], [(130, 10, COMPUTES)]], "", id="one works after its training"),
+        pytest.param([[(100, 10, SHUT_DOWN)], [(190, 30, ASKS)]], "", id="and the others train on"),
         pytest.param([[(100, 10, COMPUTES)]], "", id="nobody to compare with"),
         pytest.param([[(100, 10, COMPUTES, "T")]], "", id="the only group is stopped"),
         pytest.param([[(100, 10, COMPUTES)], [None]], "", id="the other has not said where it is"),
@@ -195,7 +197,7 @@ def test_groups_that_time_out_while_another_evaluates_say_for_whom_they_have_wai
 
 def test_while_all_move_nobody_is_asked() -> None:
     beats = [
-        (t, [ev.Alive(step, 0, t, step=t, stage=1, since_s=1.0) for step in (A0, B0, C0)]) for t in range(22, 300, 2)
+        (t, [ev.Alive(step, 0, t, step=t, stage=ASKS, since_s=1.0) for step in (A0, B0, C0)]) for t in range(22, 300, 2)
     ]
     assert play(*STARTED, *beats, config=settings()).all(msg.Where) == []
 
@@ -239,7 +241,12 @@ def test_after_the_limit_only_the_culprit_is_dumped_and_then_killed() -> None:
 def test_the_time_of_its_last_move_is_the_same_however_late_a_message_comes() -> None:
     jitter = itertools.cycle((0.0, 0.03, 0.007, 0.11))
     beats = [
-        (t, at_work(t, A0), at_work(t, B0), ev.Alive(C0, 0, t, step=10, stage=0, since_s=t - STOOD - next(jitter)))
+        (
+            t,
+            at_work(t, A0),
+            at_work(t, B0),
+            ev.Alive(C0, 0, t, step=10, stage=COMPUTES, since_s=t - STOOD - next(jitter)),
+        )
         for t in range(22, 84, 2)
     ]
     story = play(*STARTED, *beats, (85,), config=settings())
@@ -291,7 +298,7 @@ def test_old_words_are_no_evidence_as_after_a_stall_of_the_controller() -> None:
     story = hanging(until=STOOD + 20)
     story.turn(STOOD + 500, [])
     assert story.all(msg.Dump) == []
-    story.turn(STOOD + 500.1, [ev.Alive(s, 0, STOOD + 500.1, step=700, stage=1, since_s=0.1) for s in (A0, B0, C0)])
+    story.turn(STOOD + 500.1, [ev.Alive(s, 0, STOOD + 500.1, step=700, stage=ASKS, since_s=0.1) for s in (A0, B0, C0)])
     assert story.all(msg.Dump) == []
 
 

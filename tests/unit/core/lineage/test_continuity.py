@@ -44,6 +44,7 @@ from ftslurm.core.state.model import (
 )
 from ftslurm.protocol import messages as msg
 from ftslurm.protocol.causes import Cause
+from ftslurm.protocol.stages import Stage
 
 NODES = Allocation("1", ("n1", "n2", "n3"))
 URL = "http://n1:1"
@@ -53,7 +54,7 @@ OURS = config(lighthouse={"kind": "ftslurm"})
 
 
 def asks(step_id, step: int, now: float) -> ev.Event:
-    return ev.Alive(step_id, 0, now, step=step, stage=1)
+    return ev.Alive(step_id, 0, now, step=step, stage=Stage.SEEKING_QUORUM)
 
 
 def test_who_begins_while_another_holds_the_state_heals_and_must_come_out_above_it() -> None:

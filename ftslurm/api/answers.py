@@ -142,8 +142,9 @@ class Conversation:
         if self.status.outcome != "running":
             return f"{name} {sentences.ended(self.status.outcome)} before it could do that"
         if not self._is_heard():
-            return f"{name} could not do that: {self._found.note}"
+            not_done = "has not done that yet, and may still do it" if self._found.going else "could not do that"
+            return f"{name} {not_done}: {self._found.note}"
         return (
-            f"the controller of {name} has not answered within {wait_s:g} s; what it does is in "
+            f"the controller of {name} has not answered within {wait_s:g} s, and may still do it; what it does is in "
             f"{self.run.controller_log}"
         )

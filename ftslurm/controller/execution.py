@@ -115,6 +115,7 @@ class Executor:
     def end(self, state: RunState) -> None:
         """Cancel the run's remaining jobs when the run is over, also those that are just being submitted."""
         self.children.background.wait(act.RequestJobs, END_WAIT_S)
+        self.scheduler.state = state
         self.scheduler.end(over(state))
 
     def _launch(self, action: act.Launch) -> list[Event]:

@@ -167,6 +167,7 @@ class Controller:
         """
         self.tell_at_once, ending = tell_at_once, self.state.ending
         if ending is not None and self.state.finished and self.state.home == self.home:
+            self.executor.end(self.state)
             return ending.outcome  # the controller before has died before it asked for the next job
         gc.set_threshold(*COLLECT_GARBAGE_AFTER)
         groups = self.config.groups

@@ -134,7 +134,8 @@ class Slurm(Scheduler):
 
     def end(self, jobs: Sequence[str]) -> None:
         """Cancel the run's jobs, those that were just submitted, and that of the controller if it waits."""
-        names = (*jobs, *(name for name in self.run.pools() if name not in self.pools))
+        known = {} if self.state is None else self.state.job_pool.by_name
+        names = (*jobs, *(name for name in self.run.pools() if name not in known))
         if names:
             client.call(self.cancel(names), PATIENCE_S)
         own = self.run.job()

@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from ftslurm.config.schema import Config
+from ftslurm.core.jobs import supply as jobs
 from ftslurm.errors import EnvironmentProblem, FtslurmError, complain
 from ftslurm.guard.processes import PR_SET_PDEATHSIG, prctl
 from ftslurm.launchers.local import ThisMachine
@@ -127,7 +128,11 @@ def control(
         with liveness.kept(run.alive, config.heartbeat_s, lambda: number is None or leadership.held(run, number)):
             kept = _taken_over(run, number)
             if (over := leadership.final(run)) is not None:
-                print(f"ftslurm: the run is over ({over}): this job, which was started again, ends", flush=True)
+                _tidy_up(run, scheduler, number)
+                if after:
+                    _write_report(run, logger)
+                else:
+                    print(f"ftslurm: the run is over ({over}): this job, which was started again, ends", flush=True)
                 return leadership.code(run)
             if output is not None:
                 output.known = Story(run).status
@@ -171,6 +176,15 @@ def _taken_over(run: RunDir, number: int | None) -> Kept | None:
         with suppress(OSError):  # a full disk: the journal of this controller writes them
             Journal(run, kept=kept).close()
     return kept
+
+
+def _tidy_up(run: RunDir, scheduler: Scheduler, number: int | None) -> None:
+    """Cancel the jobs that are left of a run that is over: the controller before may have died before it did."""
+    with suppress(EnvironmentProblem, OSError):
+        kept = kept_state.read(run, number)
+        if kept is not None:
+            scheduler.state = kept.state
+            scheduler.end(jobs.over(kept.state))
 
 
 def _write_report(run: RunDir, logger: logging.Logger) -> None:

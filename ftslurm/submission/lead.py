@@ -150,10 +150,15 @@ def patiently(call: Callable[[], T]) -> T:
 
 
 def crashed(run: RunDir, code: int) -> str:
-    """Return how a controller has crashed; empty: it ended on purpose or could not begin."""
+    """Return how a controller has crashed; empty: it ended on purpose or could not begin.
+
+    One that is killed when the run is over may not have cancelled the jobs that are left: the next one does.
+    """
     last = last_event(run.events)
-    if code in (0, BAD_INPUT, UNWRITTEN) or last in LAST or (last == "run_requeued" and code == -signal.SIGTERM):
+    if code in (0, BAD_INPUT, UNWRITTEN) or (last == "run_requeued" and code == -signal.SIGTERM):
         return ""  # that signal is Slurm's, which requeues the job
+    if last in LAST and not (code < 0 and last == "run_finished"):
+        return ""
     if code < 0:
         from ftslurm.core.groups.verdict import signal_name
 
@@ -210,9 +215,11 @@ class Candidate(Lead):
 
     def finish(self) -> None:
         """Wait until the controller here has tidied up or handed over: it ends with this process."""
+        over = leadership.is_over(self.run)
+        if over:
+            self.tend()  # one that was killed at the end is started again
         if not self.leads or self.process is None:
             return
-        over = leadership.is_over(self.run)
         if not over:
             self.make_way()
         with suppress(subprocess.TimeoutExpired):

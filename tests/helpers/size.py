@@ -1,14 +1,9 @@
-"""How much there is of ftslurm, beside what budget.toml allows: `python tests/helpers/size.py`.
-
-With --lower, each number of budget.toml that is higher than today's becomes today's. It never raises one.
-"""
+"""How much there is of ftslurm, beside what budget.toml allows: `python tests/helpers/size.py`."""
 
 from __future__ import annotations
 
-import argparse
 import ast
 import io
-import re
 import sys
 import tokenize
 from collections import Counter
@@ -22,13 +17,9 @@ if sys.version_info >= (3, 11):
 else:
     import tomli as tomllib  # a dependency of pytest
 
-Numbers = dict[tuple[str, str], int]  # by table and key of budget.toml
-
 ROOT = Path(__file__).parents[2]
 BUDGET = ROOT / "budget.toml"
-TEXTS = ("README.md", "CHANGELOG.md", "docs/*.md", "ftslurm/report/page.*")
 OUTSIDE = "*.py"  # the files of ftslurm/ that are in no folder of it
-ROOM = 0.02  # a number may be higher than today's by this part
 LAYOUT = {
     *(tokenize.COMMENT, tokenize.NL, tokenize.NEWLINE, tokenize.INDENT, tokenize.DEDENT),
     *(tokenize.ENCODING, tokenize.ENDMARKER),
@@ -50,81 +41,31 @@ def tokens(text: str) -> int:
     return found
 
 
-def today(root: Path = ROOT) -> Numbers:
+def by_folder(root: Path) -> Counter[str]:
+    """Return the tokens of each folder below `root`."""
+    found = Counter[str]()
+    for path in sorted(root.rglob("*.py")):
+        inside = path.relative_to(root).parts
+        found[inside[0] if len(inside) > 1 else OUTSIDE] += tokens(path.read_text())
+    return found
+
+
+def today(root: Path = ROOT) -> dict[str, int]:
     """Return the numbers of today, as budget.toml has them."""
-    package = root / "ftslurm"
-    files = sorted(package.rglob("*.py"))
-    folders = Counter[str]()
-    for path in files:
-        inside = path.relative_to(package).parts
-        folders[inside[0] if len(inside) > 1 else OUTSIDE] += tokens(path.read_text())
-    totals = {
-        "tokens": folders.total(),
-        "files": len(files),
+    return {
+        "package": by_folder(root / "ftslurm").total(),
+        "tests": by_folder(root / "tests").total(),
         "settings": len(setting_names.every_key()),
         "verbs": len(VERBS),
     }
-    words = {name: sum(len(path.read_text().split()) for path in root.glob(name)) for name in TEXTS}
-    tables = {"package": totals, "words": words, "tokens": dict(folders)}
-    return {(table, key): number for table, numbers in tables.items() for key, number in numbers.items()}
-
-
-def allowed(text: str) -> Numbers:
-    """Return the numbers of a budget.toml."""
-    tables = tomllib.loads(text)
-    return {(table, key): number for table, numbers in tables.items() for key, number in numbers.items()}
-
-
-def names(table: str, key: str) -> tuple[str, str]:
-    """Return what a number counts: where, and the unit."""
-    return {"package": ("ftslurm", key), "tokens": (f"ftslurm/{key}", "tokens")}.get(table, (key, table))
-
-
-def problems(now: Numbers, budget: Numbers) -> list[str]:
-    """Return what is above its budget, far below it, or has none, and the lines of the budget that count nothing."""
-    found = []
-    for (table, key), number in now.items():
-        where, unit = names(table, key)
-        most = budget.get((table, key))
-        if most is None:
-            found.append(f"{where}: no budget: add {key} = {number} below [{table}] in budget.toml")
-        elif number > most:
-            found.append(
-                f"{where}: {number:,} {unit}, {number - most:,} above its budget of {most:,}: delete as much elsewhere "
-                "in it, or raise the number in budget.toml with a reason on its line"
-            )
-        elif number < (1 - ROOM) * most:
-            found.append(f"{where}: only {number:,} of {most:,} {unit}: python tests/helpers/size.py --lower")
-    gone = [one for one in budget if one not in now]
-    return found + [f"budget.toml: there is no {names(*one)[0]}: remove {one[1]} from [{one[0]}]" for one in gone]
-
-
-def lowered(text: str, now: Numbers) -> str:
-    """Return a budget.toml without the room that is left: numbers above today's become today's."""
-    table, lines = "", []
-    for line in text.splitlines(keepends=True):
-        if head := re.match(r"\[(\w+)\]", line):
-            table = head[1]
-        elif entry := re.match(r'"?([^"=\s]+)"? = (\d+)', line):
-            least = min(int(entry[2]), now.get((table, entry[1]), int(entry[2])))
-            line = f"{line[: entry.start(2)]}{least}{line[entry.end(2) :]}"
-        lines.append(line)
-    return "".join(lines)
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--lower", action="store_true", help="lower the numbers of budget.toml to today's")
-    lower = parser.parse_args().lower
-    now = today()
-    if lower:
-        BUDGET.write_text(lowered(BUDGET.read_text(), now))
-    budget = allowed(BUDGET.read_text())
-    for one, number in now.items():
-        where, unit = names(*one)
-        print(f"{where:<24} {number:>9,} of {budget.get(one, 0):>9,} {unit}")
-    for line in problems(now, budget):
-        print(line)
+    budget = tomllib.loads(BUDGET.read_text())
+    for name, number in today().items():
+        print(f"{name:<10} {number:>9,} of {budget[name]:>9,}")
+    for name, number in by_folder(ROOT / "ftslurm").most_common():
+        print(f"  {name:<12} {number:>9,}")
 
 
 if __name__ == "__main__":

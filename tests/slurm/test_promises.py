@@ -81,7 +81,7 @@ def facts_of(run: Run) -> Facts:
 def kinds_after(run: Run, seq: int, promise: Promise) -> list[str]:
     """Return the kinds of records that a promise has led to, until it was kept."""
     last = int(str(run.named(promise.until[0], **promise.until[1])[-1]["seq"]))
-    new = [line for line in run.events if seq < int(str(line["seq"])) <= last and line["event"] != "run_finished"]
+    new = [line for line in run.events if seq < int(str(line["seq"])) <= last]
     names = (f"{line['event']}:{line['unit']}" if "unit" in line else str(line["event"]) for line in new)
     return list(dict.fromkeys(names))
 

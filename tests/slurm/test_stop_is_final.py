@@ -9,6 +9,7 @@ from collections.abc import Callable
 import pytest
 from cluster import Cluster
 from harness import Backend, Run
+from test_controller_dies import die
 
 pytestmark = [pytest.mark.slurm, pytest.mark.light]
 # As in many repositories: the job of a script that is told to end is requeued.
@@ -98,3 +99,21 @@ def test_a_stop_outlives_what_happens_within_the_grace_time(
         cluster.run(["scontrol", "requeue", ",".join(jobs)])
     ends_for_good(cluster, run)
     assert len(run.named("step_launched")) == launched
+
+
+def test_jobs_that_wait_end_with_their_run_though_its_controller_is_killed_at_the_end(
+    cluster: Cluster, slurm_on: Callable[[Cluster], Backend]
+) -> None:
+    """It dies when the end of the run is on disk, before it has cancelled a job."""
+    slurm = slurm_on(cluster)
+    die(slurm, "run_finished")
+    run = slurm.start(*TWO, "groups.count=9", "cluster.kind=array", "follow=false", script=slurm.script(STAYS))
+    assert run.process.wait(60) == 0
+    all_begin(run)
+    waiting = cluster.run(["squeue", "--noheader", "--states=PENDING", "--format=%A"]).split()
+    assert waiting
+    cluster.run(["scontrol", "hold", ",".join(waiting)])
+    verb(slurm, run, "stop")
+    ends_for_good(cluster, run)
+    assert not (slurm.tmp_path / "when").exists()
+    assert (run.dir / "report.html").exists()

@@ -237,8 +237,8 @@ def _changed(turn: Turn, old: Job, new: Job) -> Job:
     elif _has_lost_its_nodes(old, new):
         job = replace(job, nodes=(), began=None, ends=None, leaving=None, left=None)
         if told:
-            how = f"{_how(new)} ({old.leaving.value})" if old.leaving else _how(new)
-            turn.do(lost(old, how, new.state))
+            guessed = "" if old.leaving is None or new.row.cause else f" ({old.leaving.value})"
+            turn.do(lost(old, f"{_how(new)}{guessed}", new.state))
     if new.row.waits and new.reason not in ("", old.reason) and told:
         turn.do(records.AllocationPending(allocation=new.name, reason=new.reason, pool=old.pool))
     return job

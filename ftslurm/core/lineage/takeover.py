@@ -271,8 +271,6 @@ def _job_gone(turn: Turn, unit: Unit, allocation: str, job: Job | None, moved: b
     sign = Evidence(error=words, cause=cause)
     unit = turn.attempt(unit, adoption=None, evidence=(*unit.current.evidence, sign))
     ended(turn, Ended(unit.id, None, checkpoint=turn.lineage.checkpoint), unit)
-    if not moved:
-        turn.do(queue.lost(job or Job(allocation), words, now_is or job_states.GONE))
 
 
 def not_reached(turn: Turn, event: Ended, unit: Unit) -> bool:

@@ -30,7 +30,7 @@ def run(tmp_path: Path) -> RunDir:
     ("code", "event", "how"),
     [
         (-9, "progress", "the controller was killed by SIGKILL"),
-        (-9, "run_finished", ""),  # it had done its work
+        (-9, "run_finished", "the controller was killed by SIGKILL"),  # jobs of the run may wait in the queue
         (1, "progress", "the controller has failed (exit code 1), see "),  # an exception
         (1, "run_finished", ""),
         (0, records.ControllerLeft.event, ""),

@@ -173,9 +173,12 @@ def _leave_out(turn: Turn, nodes: Sequence[str], by: str | int) -> None:
 
 
 def undrain(turn: Turn, event: Asked) -> None:
-    """Use a drained node again, or one that was left out for what has failed there, which is checked again first."""
+    """Use a drained node again, or one that was left out for what has failed there, which is checked again first.
+
+    One that others did not reach is not left out for that again.
+    """
     node, known = event.node, turn.nodes.of(event.node)
-    left_out = known.out in (Out.UNFIT, Out.BLAMED)
+    left_out = known.out in (Out.UNFIT, Out.BLAMED, Out.CUT)
     if not left_out and not known.drained:
         raise Refused(f"{node} is not drained; drained: {', '.join(sorted(turn.nodes.drained)) or 'none is'}")
     said = f"{node} is used again" + (", when it is found to be sound: it was lost" if known.out else "")
@@ -184,6 +187,7 @@ def undrain(turn: Turn, event: Asked) -> None:
     turn.node(node, drained=False)
     if left_out:
         turn.take_back(node, "a user takes it back")
+        turn.node(node, trusted=known.trusted or known.out is Out.CUT)
         errands.add(turn, NoteBroken(node))
     supply.told_to_avoid(turn)
 

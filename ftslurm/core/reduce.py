@@ -168,8 +168,8 @@ def _heard(turn: Turn, said: messages.Report, unit: Unit) -> None:
             takeover.guard_reported(turn, said, unit)
         case messages.Ready(torchft):
             reports.step_up(turn, turn.attempt(unit, ready=unit.current.ready.set(said.task, torchft)))
-        case messages.StoreUp(addr, port):
-            turn.attempt(unit, store=(addr, port))
+        case messages.StoreUp(addr, port, task=task):
+            turn.attempt(unit, stores=unit.current.stores.set(task, (addr, port)))
         case messages.LighthouseUp():
             _lighthouse_up(turn, said, unit)
         case messages.QuorumRefused(reason):

@@ -257,7 +257,7 @@ class Guard:
             case messages.Inject(fault, task):
                 if task == self.task.index:
                     self.inject(fault)
-            case messages.Reach() if self.rank == 0:
+            case messages.Reach() if self.task.local_index == 0:
                 threading.Thread(target=self.reach, args=(order,), daemon=True).start()
             case messages.RunKey(key):
                 self.network.learn(key)

@@ -122,7 +122,10 @@ class Ready(Report, kind="ready"):
 
 
 class StoreUp(Report, kind="store"):
-    """Rank 0: the group's TCPStore can be reached, at this port of its guard (guard/admission.py)."""
+    """Local rank 0 of each node: other nodes reach its guard at this port (guard/admission.py).
+
+    Rank 0's leads to the group's TCPStore.
+    """
 
     addr: Text
     port: Port
@@ -266,9 +269,9 @@ class Exited(Report, kind="exited"):
 class Adopted(Report, kind="adopted"):
     """Guard, to a new controller, after `hello`: what the controller before knew.
 
-    group, attempt and lighthouse are null before the assignment, floor before the script starts, store for ranks but 0,
-    step before the first commit of this attempt. Afterwards address, serving, served, session, done, failed and exited
-    come again, the last one of each.
+    group, attempt and lighthouse are null before the assignment, floor before the script starts, store for all but
+    local rank 0, step before the first commit of this attempt. Afterwards address, serving, served, session, done,
+    failed and exited come again, the last one of each.
     """
 
     ready: Truth
@@ -443,7 +446,7 @@ class Inject(Order, kind="inject"):
 
 
 class Reach(Order, kind="reach"):
-    """Guard: that of rank 0 dials a port of each of these nodes, and says `unreached`. number: of the round."""
+    """Guard: that of local rank 0 dials a port of each of these nodes, and says `unreached`. number: of the round."""
 
     number: Count
     nodes: tuple[Plain, ...]

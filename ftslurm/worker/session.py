@@ -325,10 +325,11 @@ def take_rank(task: Task, assign: messages.Assign, me: messages.Rank) -> None:
 
 def join_group(task: Task, channel: Channel, watchers: Watchers, rank: int) -> None:
     """Join the group's other ranks: rank 0 hosts the store, and all ranks wait until the script may start."""
-    place = host_store(task.gateway) if rank == 0 else None
+    place = host_store(task.gateway) if rank == 0 else None if task.local_index else admission(task.gateway)
     watchers.opened = descriptors()  # before other ranks connect to the store: they close their connections at any time
     if place is not None:
         channel.say(messages.StoreUp(*place))
+    if rank == 0:
         watchers.progress.on_quorum = channel.say
     begin = channel.receive(messages.Begin)
     os.environ |= {"MASTER_ADDR": begin.addr, "MASTER_PORT": str(begin.port)}
@@ -512,13 +513,23 @@ def host_store(gateway: Gateway) -> tuple[str, int]:
     """
     from torch.distributed import TCPStore
 
-    host, _, port = gateway.reserve().rpartition(":")
+    place = admission(gateway)
     listener = socket.create_server(("127.0.0.1", 0), backlog=256)
     mine = listener.getsockname()[1]
     store = TCPStore("127.0.0.1", mine, is_master=True, wait_for_workers=False, master_listen_fd=listener.detach())
     _kept.append(store)
     gateway.publish(addresses.STORE, mine)
     empty(store)
+    return place
+
+
+def admission(gateway: Gateway) -> tuple[str, int]:
+    """Return HOST and PORT at which other nodes reach this worker's guard.
+
+    Raises:
+        OSError: the guard has no port for it.
+    """
+    host, _, port = gateway.reserve().rpartition(":")
     return host, int(port)
 
 

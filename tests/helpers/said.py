@@ -36,8 +36,8 @@ def ready(step: StepId, task: int, torchft: str = "") -> Heard:
     return Heard(step, msg.Ready(torchft, task=task))
 
 
-def store_up(step: StepId, addr: str, port: int) -> Heard:
-    return Heard(step, msg.StoreUp(addr, port))
+def store_up(step: StepId, addr: str, port: int, task: int = 0) -> Heard:
+    return Heard(step, msg.StoreUp(addr, port, task=task))
 
 
 def lighthouse_up(step: StepId, url: str, torchft: str = "") -> Heard:

@@ -35,14 +35,14 @@ def hosts(shared_hosts: Cluster) -> Iterator[Cluster]:
 
 @pytest.fixture
 def start(hosts: Cluster, slurm_on: Callable[[Cluster], Backend]) -> Callable[..., Run]:
-    """A function that starts three groups on n1, n2 and n3, which train."""
+    """A function that starts groups, three on n1, n2 and n3 if nothing else is said, which train."""
 
-    def start(*overrides: str) -> Run:
+    def start(*overrides: str, groups: int = 3) -> Run:
         backend = slurm_on(hosts)
         backend.enter = hosts.enter()
         args = {"open-end": True, "step-time": 0.1, "timeout": 30}
-        run = backend.start("groups.count=3", *overrides, args=args)
-        run.wait_for_steps(8, groups=3)
+        run = backend.start(f"groups.count={groups}", *overrides, args=args)
+        run.wait_for_steps(8, groups=groups)
         return run
 
     return start
@@ -135,16 +135,59 @@ def test_without_another_node_the_others_train_on_until_the_network_is_mended(
     assert causes(run) == [["ok"], ["ok"], ["network", "ok"]]
 
 
-def test_a_node_that_is_cut_off_is_lost_as_before(hosts: Cluster, start: Callable[..., Run]) -> None:
-    run = start("cluster.spare_nodes=1")
+@pytest.mark.parametrize(
+    "kind",
+    [
+        pytest.param(("cluster.spare_nodes=1",), id="steps mode"),
+        pytest.param(("cluster.kind=array",), id="array mode", marks=pytest.mark.nightly),
+    ],
+)
+def test_a_node_that_is_cut_off_is_lost_soon(hosts: Cluster, start: Callable[..., Run], kind: tuple[str, ...]) -> None:
+    run = start(*kind)
     node = run.node_of(1, 0)
     since = time.time()
     hosts.cut(node)
     lost = run.wait_for("node_excluded", node=node)
-    print(f"MEASURED cut off, lost after {float(str(lost['time'])) - since:.1f} s")
+    lost_s = float(str(lost["time"])) - since
+    print(f"MEASURED cut off, lost after {lost_s:.1f} s: {lost['reason']}")
+    assert lost_s < 8.5, "without the others' word it takes 9.3 s"
     healed(run, group=1)
     print(f"MEASURED cut off, stood {stood(run, since):.1f} s")
     assert causes(run) == [["ok"], ["node_lost", "ok"], ["ok"]]
+
+
+@pytest.mark.nightly
+@pytest.mark.parametrize("inside", [False, True])
+def test_a_cable_between_two_nodes_of_wide_groups_is_found(
+    hosts: Cluster, start: Callable[..., Run], inside: bool
+) -> None:
+    run = start("groups.nodes=2", "groups.workers=1", "cluster.spare_nodes=1", groups=2)
+    nodes = [e["nodes"] for group in range(2) for e in run.named("step_launched", group=group)]
+    pair = [nodes[1][0], nodes[1][1]] if inside else [nodes[0][1], nodes[1][1]]  # type: ignore[index]
+    since = time.time()
+    hosts.apart(*pair)
+    told = run.wait_for("node_excluded")
+    print(f"MEASURED wide, told after {float(str(told['time'])) - since:.1f} s: {told['reason']}")
+    run.wait_until_back_at_last(1)
+    train(run, 2)
+    run.end_soon()
+    run.finish()
+    assert told["node"] == pair[1]
+    assert f"{pair[0]} (group {int(inside)}) and {pair[1]} (group 1) do not reach each other" in str(told["reason"])
+    assert [e["cause"] for e in run.named("step_exited", group=1)] == ["network", "ok"]
+
+
+@pytest.mark.nightly
+def test_a_node_that_its_user_takes_back_stays(hosts: Cluster, start: Callable[..., Run]) -> None:
+    run = start("cluster.requeue=false")
+    _, *pair = [run.node_of(group, 0) for group in range(3)]
+    hosts.apart(*pair)
+    run.wait_for("node_excluded", node=pair[1])
+    run.wait_for("group_waits", group=2)
+    hosts.mend(*pair)
+    run.tell("undrain", pair[1])
+    healed(run)
+    assert len(run.named("node_restored", node=pair[1])) == 1
 
 
 @pytest.mark.nightly

@@ -105,7 +105,8 @@ def watch(turn: Turn) -> None:
         unit, node = turn.unit(silence.unit.name), silence.node
         if unit.phase not in RUNS:
             continue
-        words = f"nothing heard of {node} for {turn.now - silence.since:.0f} s, and its slurmd's port does not answer"
+        who = "its slurmd's port does not answer" if turn.config.one_job else "no other node reaches it"
+        words = f"nothing heard of {node} for {turn.now - silence.since:.0f} s, and {who}"
         evidence = lost(unit.task_on(node), node, words) if dead else _judge(turn, silence, looks[node])
         if evidence is not None:
             condemn(turn, unit, evidence, silence.since)
@@ -114,16 +115,18 @@ def watch(turn: Turn) -> None:
 def _dial(turn: Turn, silent: list[Silence]) -> None:
     """Dial the silent nodes, once in each silence, from where their steps were started: there the port is reached.
 
-    In array mode it may be closed from this node, and would never answer.
+    In array mode it may be closed from this node, and would never answer: there other nodes dial (partition.py).
     """
     nodes, new = turn.nodes, set[str]()
-    for unit, node, since in silent if turn.config.one_job else ():
+    for unit, node, since in silent if turn.config.one_job or turn.config.job_per_group else ():
         if nodes.of(node).dialled <= since and turn.due(nodes.dialled + DIAL_EVERY_S, unit.name):
             new.add(node)
     if new:
         turn.set_nodes(dialled=turn.now)
         turn.node(*new, dialled=turn.now, no_answer=False)
-        turn.do(Dial(tuple(sorted(new))))
+        if turn.config.one_job:
+            turn.do(Dial(tuple(sorted(new))))
+        turn.set(reached=replace(turn.state.reached, next=turn.now))
 
 
 def _is_dead(turn: Turn, silence: Silence) -> bool:

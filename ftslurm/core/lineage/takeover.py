@@ -346,7 +346,7 @@ def _as_it_was(turn: Turn, unit: Unit, adoption: Adoption) -> Unit:
         servers=(),
         ready=ready,
         assigned=assigned,
-        store=next((report.store for report in reports if report.store is not None), None),
+        stores=Map({report.task: report.store for report in reports if report.store is not None}),
         lighthouse=reports[0].lighthouse if assigned else None,
         floor=max(known.floor, *(report.floor or 0 for report in reports)),
         step=max(steps, default=None),

@@ -272,7 +272,7 @@ class Attempt(Value):
     termed: bool = False  # the guard of one of them had sent or seen SIGTERM
     left: int | None = None  # the step at which they have ended, as their guards say; None: they do not
     assigned: bool = False
-    store: tuple[str, int] | None = None  # address and port of the group's TCPStore
+    stores: Map[int, tuple[str, int]] = Map()  # first task on a node -> address and port of its guard's admission
     lighthouse: str | None = None  # address of the Lighthouse last sent to this attempt; empty: there is none
     roomy: frozenset[int] = frozenset()  # tasks that have reported a node with memory for a standby (standby.py)
     checkpointed: Checkpointed | None = None  # the last word of it about a checkpoint, which its guard repeats
@@ -300,9 +300,14 @@ class Attempt(Value):
     adoption: Adoption | None = None  # STARTING: it runs, and its guards have yet to report to this controller
     untold: tuple[float, Progress] | None = None  # time of its last report, and the progress not yet journaled
     last_told: float | None = None  # when this attempt's last progress line was journaled
-    missed: tuple[int, frozenset[str]] = (0, frozenset())  # the last round of `Reached`: nodes that it does not reach
+    missed: Map[int, tuple[int, frozenset[str]]] = Map()  # task -> its last round of `Reached`: nodes it does not reach
     looked: float | None = None  # when what it waits for before its first step was last looked at (groups/reports.py)
     waits: tuple[str, int] | None = None  # what was journaled of that: the stage, and how many tasks it lacks
+
+    @property
+    def store(self) -> tuple[str, int] | None:
+        """Address and port of the group's TCPStore, at the guard of rank 0."""
+        return self.stores.get(0)
 
 
 class Unit(Value):
@@ -467,7 +472,7 @@ class Out(Enum):
     LOST = "it is lost: a probe that reaches it, or an hour without a job of the run on it"
     BLAMED = "a group kept failing there, or its hardware is broken: that no other node is free"
     UNFIT = "it has failed its check: a user (`ftslurm undrain`)"
-    CUT = "others do not reach it: that all do"
+    CUT = "others do not reach it: that all do, or a user (`ftslurm undrain`)"
     GONE = "Slurm has taken it out of the controller's job: that another job of the run gets it"
 
 
@@ -485,6 +490,7 @@ class Node(Value):
     dialled: float = 0.0  # it is silent: when slurmd's port there was dialled
     no_answer: bool = False  # nothing has answered there
     address: tuple[str, int] | None = None  # CUT: where the others dial it
+    trusted: bool = False  # a user has taken it back when it was CUT: it is not excluded for that again
 
     @property
     def usable(self) -> bool:
@@ -493,7 +499,7 @@ class Node(Value):
 
     def back(self) -> Node:
         """Return a node that was left out, and is used again."""
-        return Node(drained=self.drained, shunned=self.shunned, noted=self.noted, look=self.look)
+        return Node(drained=self.drained, shunned=self.shunned, noted=self.noted, look=self.look, trusted=self.trusted)
 
 
 SOUND = Node()

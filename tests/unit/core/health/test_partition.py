@@ -12,7 +12,7 @@ from histories import Story, array_config, config, granted, pilot, play, ready, 
 from steps import LIGHT0, URL
 
 from ftslurm.config.schema import Config
-from ftslurm.core.health.partition import AGAIN_S, BACK_S, LATE_S, WAIT_S, culprit
+from ftslurm.core.health.partition import AGAIN_S, BACK_S, LATE_S, WAIT_S, Spot, culprit
 from ftslurm.core.state import actions as act
 from ftslurm.core.state import events as ev
 from ftslurm.core.state.model import Out, Phase, StepId, Unit
@@ -233,7 +233,7 @@ def test_a_group_with_a_place_that_it_cannot_heal_in_moves_not_its_donor() -> No
 )
 def test_the_culprit_is(broken: str, expected: str) -> None:
     pairs = {(node(int(a)), node(int(b))) for a, b in broken.split()}
-    assert culprit(pairs, {node(n): Unit(group_unit(n), n) for n in range(1, 5)}) == expected
+    assert culprit(pairs, {node(n): Spot(Unit(group_unit(n), n), 0) for n in range(1, 5)}) == expected
 
 
 @pytest.mark.parametrize("seed", numbers(10, 100))
@@ -258,10 +258,11 @@ def test_the_messages_of_many_groups_are_bounded_and_dialling_is_mutual() -> Non
     assert len(msg.encode_report(longest, 0)) <= msg.LONGEST
 
 
-def test_in_array_mode_the_job_on_the_node_is_given_up_and_no_other_gets_it() -> None:
-    pilots = [pilot(f"90_{i}", node(i + 1)) for i in range(3)]
-    settings = array_config(groups={"count": 3}, health=ON)
-    steps = [name(group) for group in range(3)]
+def array(groups: int = 3, **health: float) -> World:
+    """Return a world of groups in jobs of their own."""
+    pilots = [pilot(f"90_{i}", node(i + 1)) for i in range(groups)]
+    settings = array_config(groups={"count": groups}, health=ON | health)
+    steps = [name(group) for group in range(groups)]
     story = play(
         (0, ev.Granted(granted(0).allocation)),
         (0.1, ev.JobsSeen((), asked=0.0)),
@@ -273,7 +274,12 @@ def test_in_array_mode_the_job_on_the_node_is_given_up_and_no_other_gets_it() ->
         config=settings,
     )
     world = World.__new__(World)
-    world.groups, world.story = 3, story
+    world.groups, world.story = groups, story
+    return world
+
+
+def test_in_array_mode_the_job_on_the_node_is_given_up_and_no_other_gets_it() -> None:
+    world = array()
     world.stand(10.0, 10.0 + WAIT_S + 0.3)
     world.answer(13.6, BOTH)
     world.story.turn(14.0, [ev.Ended(name(2), code=137)])
@@ -281,6 +287,94 @@ def test_in_array_mode_the_job_on_the_node_is_given_up_and_no_other_gets_it() ->
     asked = world.story.all(act.RequestJobs, 13.0)
     assert [one.exclude for one in asked] == [("n3",)]
     assert [one.names for one in world.story.all(act.CancelJobs, 13.0)] == [("90_2",)]
+
+
+@pytest.mark.parametrize(
+    ("missed", "lost"),
+    [
+        pytest.param([(1, 3), (2, 3)], ["n3"], id="by nobody"),
+        pytest.param([(1, 3)], [], id="by one of them"),
+        pytest.param([], [], id="by both"),
+    ],
+)
+def test_in_array_mode_a_silent_node_that_is_reached_is_not_lost(missed: Pairs, lost: list[str]) -> None:
+    world = array(lost_after_s=10.0)
+    for tenth in range(60, 130):
+        world.beat(tenth / 10, without=2 if tenth > 90 else -1)
+    assert {sent.id for sent in world.asked()} == {name(group) for group in range(3)}
+    world.story.turn(13.0, [ev.Heard(LIGHT0, msg.GroupAside(2, 0, True, 3.0))])
+    world.answer(13.6, missed, without=2)
+    world.beat(13.8, without=2)
+    assert world.out == lost
+    assert not lost or "no other node reaches it" in str(world.story.records("node_excluded")[0]["reason"])
+
+
+# --- groups of several nodes ------------------------------------------------------------------------------------------
+
+
+def wide(*missed: tuple[int, int]) -> World:
+    """Return a world of two groups, on n1 and n2, and on n3 and n4, whose nodes have dialled each other."""
+    world, steps = World.__new__(World), [name(0), name(1)]
+    there = {step: (node(2 * i + 1), node(2 * i + 2)) for i, step in enumerate(steps)}
+    world.groups = 2
+    world.story = play(
+        (0, granted(6)),
+        (1, said.lighthouse_up(LIGHT0, URL)),
+        (2, *(ready(step, *hosts) for step, hosts in there.items())),
+        (3, *(said.store_up(step, host, 29500, t) for step, hosts in there.items() for t, host in enumerate(hosts))),
+        (5, *(stepped(step, 1) for step in steps)),
+        config=config(groups={"count": 2, "nodes": 2}, health=ON),
+    )
+    world.stand(10.0, 10.0 + WAIT_S + 0.3)
+    for sent in world.asked():
+        assert isinstance(sent.message, msg.Reach)
+        assert sorted(sent.message.nodes) == ["n1", "n2", "n3", "n4"]
+        for task, host in enumerate(there[sent.id]):
+            silent = tuple(node(b) for a, b in missed if node(a) == host)
+            world.story.turn(13.6, [ev.Heard(sent.id, msg.Unreached(1, silent, task=task))])
+    world.story.wait(13.9)
+    return world
+
+
+@pytest.mark.parametrize(
+    ("broken", "out", "told"),
+    [
+        ((2, 4), "n4", "n2 (group 0) and n4 (group 1) do not reach each other; both reach n1, n3"),
+        ((1, 2), "n2", "n1 (group 0) and n2 (group 0) do not reach each other; both reach n3, n4"),
+        ((3, 4), "n4", "n3 (group 1) and n4 (group 1) do not reach each other; both reach n1, n2"),
+    ],
+)
+def test_a_pair_of_nodes_of_wide_groups_is_found_and_one_group_moves(
+    broken: tuple[int, int], out: str, told: str
+) -> None:
+    world = wide(broken, broken[::-1])
+    (line,) = world.story.records("node_excluded")
+    assert (line["node"], line["reason"]) == (out, told)
+    group = int(out[1:]) > 2
+    world.story.turn(14.0, [ev.Ended(name(group), code=137)])
+    world.story.wait(15.0)
+    nodes = world.story.unit(name(group)).place.nodes
+    assert len(nodes) == 2
+    assert out not in nodes
+
+
+# --- what users say ---------------------------------------------------------------------------------------------------
+
+
+def test_a_node_that_a_user_takes_back_is_not_excluded_for_this_again() -> None:
+    world = stands(spare=0)
+    world.answer(13.6, BOTH)
+    world.story.turn(14.0, [ev.Ended(name(2), code=137)])
+    world.story.turn(15.0, [ev.Asked("undrain", "ann", "c1", node="n3")])
+    back = name(2, 1)
+    assert world.story.unit(back).place.nodes == ("n3",)
+    world.story.turn(16.0, ready(back, "n3"))
+    world.story.turn(17.0, [said.store_up(back, "n3", 29600)])
+    world.stand(20.0, 20.0 + WAIT_S + 0.3)
+    world.answer(24.0, BOTH)
+    world.stand(20.0, 26.0)
+    assert world.out == ["n3"]
+    assert [line["node"] for line in world.story.records("node_restored")] == ["n3"]
 
 
 def test_a_new_controller_goes_on_with_the_round() -> None:

@@ -1,10 +1,11 @@
-"""How long does a group that came back take to get the state from a live one, by each of torchft's transports?
+"""How long does a group that came back take to get the state from a live one, by ftslurm's transport and by torchft's?
 
     python benchmarks/healing.py [--gigabytes 1 2 4] [--n 3]
 
 Two processes on this machine, a live group and one that heals, each with a state of that size in 64 tensors on the CPU.
-The transports alternate: HTTP in one stream (torchft's default), HTTP in 4 and in 8 chunks fetched side by side, and
-the process group (PGTransport over Gloo), with new memory for the state and into the tensors of the healing model.
+They alternate: ftslurm's (behind a guard each), as many raw sockets, which is what this machine can do at best,
+torchft's HTTP in one stream (its default) and in 8 chunks fetched side by side, and its process group (PGTransport over
+Gloo), with new memory for the state and into the tensors of the healing model.
 Measured are the seconds from the request to the complete state, the CPU time of both sides, and the memory that the
 healing side needs beside its own state.
 
@@ -19,8 +20,10 @@ import json
 import multiprocessing
 import os
 import resource
+import socket
 import statistics
 import time
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict, dataclass
 from datetime import timedelta
 from multiprocessing.connection import Connection
@@ -32,11 +35,17 @@ from torchft.checkpointing.http_transport import HTTPTransport
 from torchft.checkpointing.pg_transport import PGTransport
 from torchft.process_group import ProcessGroupGloo
 
+from ftslurm.guard.gateway import Gateway, pair
+from ftslurm.guard.interfaces import Reach
+from ftslurm.guard.network import Network
+from ftslurm.worker import transport
+
 TENSORS = 64
 PATIENCE = timedelta(seconds=300)
 WAYS: dict[str, dict[str, int]] = {
+    "ftslurm": {},
+    "raw sockets": {},
     "http": {"chunks": 0},
-    "http, 4 chunks": {"chunks": 4},
     "http, 8 chunks": {"chunks": 8},
     "process group": {"in_place": False},
     "process group, in place": {"in_place": True},
@@ -61,9 +70,54 @@ def state_of(gigabytes: float, fill: bool) -> dict[str, Any]:
     return {"model": tensors, "step": 7}
 
 
+class RawSockets:
+    """As many sockets as ftslurm's transport has streams. Each moves its share of the tensors."""
+
+    def __init__(self, state: dict[str, Any]) -> None:
+        tensors = [tensor.view(torch.uint8).numpy() for tensor in state["model"].values()]
+        self.shares = [tensors[n :: transport.STREAMS] for n in range(transport.STREAMS)]
+        self.state = state
+        self.server = socket.create_server(("127.0.0.1", 0))
+
+    def metadata(self) -> str:
+        return str(self.server.getsockname()[1])
+
+    def send_checkpoint(self, *_: object) -> None:
+        def send(share: list[Any]) -> None:
+            with self.server.accept()[0] as connection:
+                for tensor in share:
+                    connection.sendall(tensor)
+
+        pool = ThreadPoolExecutor(transport.STREAMS)
+        for share in self.shares:
+            pool.submit(send, share)
+
+    def recv_checkpoint(self, _: int, metadata: str, *__: object) -> dict[str, Any]:
+        def receive(share: list[Any]) -> None:
+            with socket.create_connection(("127.0.0.1", int(metadata))) as connection:
+                for view in [memoryview(one) for one in share]:
+                    while view:
+                        view = view[connection.recv_into(view) :]
+
+        with ThreadPoolExecutor(transport.STREAMS) as pool:
+            list(pool.map(receive, self.shares))
+        return self.state
+
+    def disallow_checkpoint(self) -> None:
+        pass
+
+
 def transport_of(way: str, rank: int, state: dict[str, Any], port: int) -> Any:
     """Return the transport of one side; over a process group both sides meet in the store."""
     kind = WAYS[way]
+    if way == "raw sockets":
+        return RawSockets(state)
+    if way == "ftslurm":
+        requests, questions = pair()
+        network, transport.RunTransport.gateway = Network(requests, os.getpid()), Gateway(questions)
+        network.learn("00" * 32)
+        transport.RunTransport.gateway.reach = Reach("127.0.0.1", "127.0.0.1")
+        return transport.RunTransport(PATIENCE)
     if "chunks" in kind:
         return HTTPTransport(timeout=PATIENCE, num_chunks=kind["chunks"])
     group = ProcessGroupGloo(timeout=PATIENCE)
@@ -94,7 +148,7 @@ def healing_side(way: str, gigabytes: float, port: int, pipe: Connection) -> Non
     after = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
     for n in range(TENSORS):
         tensor = received["model"][f"layer{n}"]
-        assert tensor[0] == tensor[-1] == n
+        assert way == "raw sockets" or tensor[0] == tensor[-1] == n
         assert tensor.shape == state["model"][f"layer{n}"].shape
     pipe.send((seconds, cpu, (after - before) / 1024))
     os._exit(0)

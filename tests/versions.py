@@ -42,7 +42,7 @@ DRILLS = {  # what the table says -> its settings
 TESTS = (
     *("tests/unit/guard", "tests/unit/worker", "tests/unit/lighthouse", "tests/unit/checkpoint", "tests/unit/config"),
     *("tests/unit/protocol", "tests/unit/submission", "tests/local/test_shape_of_torchft.py"),
-    *("tests/local/test_broken_quorum.py", "tests/local/test_closed_transport.py", "tests/local/test_lighthouse.py"),
+    *("tests/local/test_broken_quorum.py", "tests/local/test_transport.py", "tests/local/test_lighthouse.py"),
     *("tests/local/test_history_in_torchft.py", "tests/local/test_torchft_compat.py", "tests/local/test_group_end.py"),
     *("tests/local/test_killed_manager.py", "tests/local/test_heal_transport.py", "tests/local/test_torchft_0_3.py"),
     "tests/scenarios/test_native_groups.py",

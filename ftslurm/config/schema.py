@@ -212,10 +212,10 @@ class TorchftConfig:
     # 2.14 and torchft 0.3 on). auto: nccl if groups have GPUs, else gloo. The script makes it: it gets the value in
     # FTSLURM_PROCESS_GROUP, which the examples follow.
     process_group: Literal["auto", "gloo", "nccl", "baby-nccl", "native"] = "auto"
-    # How a group that comes back gets the state from a live one: http (several streams, each after a proof that it is
+    # How a group that comes back gets the state from a live one: tcp (several streams, each after a proof that it is
     # of this run) or process_group (torchft's PGTransport: what averages the tensors, with NCCL from GPU to GPU). A
     # transport that the script gives its Manager stays.
-    transport: Literal["http", "process_group"] = "http"
+    transport: Literal["tcp", "process_group"] = "tcp"
 
 
 @dataclass

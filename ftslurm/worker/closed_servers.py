@@ -6,8 +6,8 @@ guard can connect (guard/loopback_filter.py). They are reached at HOST:PORT/SERV
 each other that they are of this run (guard/admission.py, guard/forwarder.py). torchft is given loopback addresses
 wherever it connects to one of them, so its own code, in Rust or in a child process, is unchanged.
 
-Servers in Python do not listen at all: the guard gives them its connections (`admitted_server`). So it is with the
-checkpoint server (closed_transport.py) and the parameter server (parameter_sessions.py).
+Servers in Python do not listen at all: the guard gives them its connections. So it is with what serves the state
+(transport.py) and the parameter server (parameter_sessions.py, `admitted_server`).
 """
 
 from __future__ import annotations

@@ -46,7 +46,7 @@ class Patch(Enum):
         },
     )
 
-    # --- servers, closed to strangers: closed_servers.py, parameter_sessions.py, closed_transport.py ---
+    # --- servers, closed to strangers: closed_servers.py, parameter_sessions.py, transport.py ---
     # Managers listen on loopback, and are asked through the guards.
     MANAGERS = (
         CLOSED,
@@ -83,11 +83,10 @@ class Patch(Enum):
     CHECKPOINTS = (
         CLOSED,
         {
-            "torchft.checkpointing.http_transport": """
-                _IPv6HTTPServer.server_bind() _IPv6HTTPServer.server_activate() _IPv6HTTPServer.get_request()
-                urllib.request
+            "torchft.checkpointing.http_transport": "HTTPTransport()",
+            "torchft.checkpointing.transport:CheckpointTransport": """
+                metadata() send_checkpoint() disallow_checkpoint() recv_checkpoint() shutdown()
             """,
-            "torchft.checkpointing.http_transport:HTTPTransport": "address() _IPv6HTTPServer _server urlopen",
         },
     )
 
@@ -108,7 +107,6 @@ class Patch(Enum):
         "steps, quorums and hangs are not seen, only the Lighthouse keeps a group without the training's state from "
         "taking a step, and survivors of a death may wait for the process group's time-out",
         {
-            "torchft.manager": "HTTPTransport()",
             "torchft.manager:Manager": """
                 start_quorum() wait_quorum() allreduce() should_commit() current_step() report_error() errored()
                 shutdown() _async_quorum() _apply_pending_state_dict()

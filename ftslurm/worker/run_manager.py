@@ -173,24 +173,12 @@ def choose(call: inspect.BoundArguments) -> None:
         given["heartbeat_interval"] = timedelta(milliseconds=int(milliseconds))
     if seconds := os.environ.get("TORCHFT_CONNECT_TIMEOUT_SEC"):
         given["connect_timeout"] = timedelta(seconds=int(seconds))
-    if given.get("checkpoint_transport", "") is None:
-        given["checkpoint_transport"] = _transport(given["pg"], given["timeout"])
+    if given.get("checkpoint_transport", "") is None and os.environ.get("FTSLURM_TRANSPORT") == "process_group":
+        import torch
+        from torchft.checkpointing.pg_transport import PGTransport
 
-
-def _transport(pg: Any, timeout: Any) -> Any:
-    """Return what brings the state from a live group to one that comes back: the setting torchft.transport.
-
-    torchft's Manager serves the state over HTTP in one stream, which one core reads and writes. Here it is served in
-    parts that are fetched side by side, or sent through the process group.
-    """
-    if os.environ.get("FTSLURM_TRANSPORT") != "process_group":
-        http = importlib.import_module("torchft.manager").HTTPTransport
-        return http(timeout=timeout, num_chunks=8)  # 1.8 to 2.5 times as fast on two cores (benchmarks/healing.py)
-    import torch
-    from torchft.checkpointing.pg_transport import PGTransport
-
-    device = torch.device("cuda", torch.cuda.current_device()) if "nccl" in pg.name() else torch.device("cpu")
-    return PGTransport(pg, timeout, device)
+        device = torch.device("cuda", torch.cuda.current_device()) if "nccl" in given["pg"].name() else "cpu"
+        given["checkpoint_transport"] = PGTransport(given["pg"], given["timeout"], torch.device(device))
 
 
 def install(watchers: Watchers) -> None:

@@ -33,7 +33,6 @@ from ftslurm.words import listed
 from ftslurm.worker import (
     checkpoint_folder,
     closed_servers,
-    closed_transport,
     cpu_binding,
     extension_locks,
     group_end,
@@ -280,7 +279,7 @@ def import_everything(task: Task, channel: Channel) -> Watchers:
         Patch.MANAGERS: lambda: closed_servers.close_managers(task.gateway),
         Patch.PROCESS_GROUPS: lambda: closed_servers.close_process_groups(task.gateway),
         Patch.PARAMETER_SERVERS: lambda: parameter_sessions.install(task.gateway, watchers.sessions),
-        Patch.CHECKPOINTS: lambda: closed_transport.install(task.gateway),
+        Patch.CHECKPOINTS: lambda: importlib.import_module("ftslurm.worker.transport").install(task.gateway),
         Patch.COMPARE: lambda: compare(watchers, task, channel),
         Patch.MANAGER: lambda: importlib.import_module("ftslurm.worker.run_manager").install(watchers),
     }

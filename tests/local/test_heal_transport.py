@@ -5,9 +5,9 @@ from __future__ import annotations
 import pytest
 from harness import Backend
 
-KINDS = [  # by HTTP heals every training of the other tests
+KINDS = [  # by TCP heals every training of the other tests
     ("local", "process_group", "PGTransport"),
-    pytest.param("local", "http", "HTTPTransport", marks=pytest.mark.nightly),
+    pytest.param("local", "tcp", "RunTransport", marks=pytest.mark.nightly),
     pytest.param("slurm", "process_group", "PGTransport", marks=[pytest.mark.nightly, pytest.mark.slurm]),
 ]
 

@@ -153,8 +153,7 @@ def test_a_patch_that_does_not_fit_is_left_out_and_said(missing: str, patch: str
 CLOSING = [
     "torchft.manager:ManagerServer",
     "torchft.manager:ManagerClient",
-    "torchft.checkpointing.http_transport:_IPv6HTTPServer",
-    "torchft.checkpointing.http_transport:urllib",
+    "torchft.checkpointing.http_transport:HTTPTransport",
     "torchft.parameter_server:ParameterServer._handle_session",
     "torchft.parameter_server:_IPv6HTTPServer",
     "torchft.process_group:ProcessGroup.configure torchft.process_group:_rendezvous",  # of 0.2.0, of the nightly

@@ -142,7 +142,8 @@ class Batches:
         self._next = (-1, 0)
 
     def _data(self) -> str:
-        return f"{len(self._loader.dataset)} samples with seed {self._seed}"
+        *_, sampler = self._samplers()  # the innermost one draws the order
+        return f"{len(self._loader.dataset)} samples from a {type(sampler).__name__} with seed {self._seed}"
 
     def _numbered(self, first: int, stride: int) -> Iterator[list[int]]:
         for start in itertools.count(first, stride):

@@ -19,7 +19,7 @@ import itertools
 import os
 import time
 from collections.abc import Callable, Mapping
-from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor, wait
 from contextlib import suppress
 from functools import partial
 from pathlib import Path
@@ -139,7 +139,7 @@ class Checkpointer:
         self._was_saver = False  # whether this group was the one that saves at that step
         self._newest = 0  # the step of the newest checkpoint, or of the last attempt to save one
         self._broken = False  # the ranks of this group cannot agree any more: no further saves
-        self._told_slow = False
+        self._put_off = False
         self._kept: list[int] = []  # the steps of the checkpoints, as they were when they were last listed
         outbox.say(messages.CanSave())
 
@@ -202,8 +202,17 @@ class Checkpointer:
             complain(f"no more checkpoints from this group: its ranks cannot agree: {describe(error)}")
 
     def close(self) -> None:
-        """Wait for the save that is under way. Call it before the process group is destroyed."""
+        """Wait for the save under way, and save what it has put off. Call it before the process group is destroyed.
+
+        After a last step whose save was put off there is no other one that would save it.
+        """
         if self._on:
+            if self._put_off and self._was_saver and not self._broken and self._saving is not None:
+                wait([self._saving])
+                try:
+                    self._start_saving(self._last_step)
+                except GroupFailed as error:  # a rank of this group is gone
+                    complain(f"no checkpoint of step {self._last_step}: {error}")
             self._thread.shutdown()
             if self._positions:
                 self._positions.close()
@@ -240,12 +249,12 @@ class Checkpointer:
     def _start_saving(self, now: int) -> None:
         """Copy the state and have the thread write it, unless the last save is still being written."""
         if self._ranks.agree(self._saving is not None and not self._saving.done(), any):
-            if not self._told_slow and self._ranks.rank == 0:
+            if not self._put_off and self._ranks.rank == 0:
                 hint = "; raise checkpoint.every" if self._every else ""
                 complain(f"checkpoint of step {now} put off: the last one is still being written{hint}")
-            self._told_slow = True
+            self._put_off = True
             return  # it stays due: the first committed step after the save will be saved
-        self._told_slow = False
+        self._put_off = False
         self._newest = now
         self._requested.done()
         started = time.monotonic()

@@ -216,6 +216,22 @@ def test_a_save_that_is_slow_puts_the_next_one_off(start, tmp_path, monkeypatch,
     assert steps_in(tmp_path / "ckpt") == [14, 15]
 
 
+def test_a_save_that_was_put_off_at_the_last_step_is_made_at_the_end(start, tmp_path, monkeypatch):
+    from ftslurm.checkpoint import snapshot
+
+    training = start()
+    go, write = threading.Event(), snapshot.write
+    monkeypatch.setattr(snapshot, "write", lambda *arguments: (go.wait(30), write(*arguments))[1])
+    training.commit(11, wait=False)
+    threading.Timer(0.2, go.set).start()
+    training.checkpointer.close()
+    assert steps_in(tmp_path / "ckpt") == [5, 11]
+    bits = training.bits()
+    again = start(seed=1)
+    assert again.checkpointer.restore() == 11
+    assert again.bits() == bits
+
+
 def test_what_is_asked_for_is_saved_after_the_next_step_whatever_every_says(start, tmp_path, monkeypatch):
     training = start(every=0)
     training.commit(3)

@@ -129,7 +129,7 @@ def test_who_takes_the_ports_of_a_dead_group_learns_nothing_and_what_was_guessed
 
 @pytest.mark.nightly
 def test_who_takes_the_port_of_a_dead_lighthouse_learns_nothing(run: Run, stranger: Stranger, tmp_path: Path) -> None:
-    lighthouse = {port for port, pid in own_ports(run).items() if "lighthouse" in pid_name(pid).lower()}
+    lighthouse = {port for port, pid in own_ports(run).items() if "lighthouse" in pid_name(pid)}
     assert lighthouse
     attack = squat(stranger, tmp_path / "loot", lighthouse)
     run.kill_lighthouse()

@@ -205,9 +205,10 @@ def nothing_said(run: Run, answers: list[Answer], gloo: list[int]) -> None:
 def pid_name(pid: int) -> str:
     """Return a readable name of a process of a run."""
     with contextlib.suppress(OSError):
-        line = Path(f"/proc/{pid}/cmdline").read_bytes().replace(b"\0", b" ").decode()
-        module, folder = re.search(r"\bftslurm\.[\w.]+", line), re.search(r"group-\d+/attempt-\d+", line)
-        return f"{module[0] if module else line[:40]} {folder[0] if folder else ''} ({pid})"
+        words = Path(f"/proc/{pid}/cmdline").read_text().split("\0")
+        module = next((word for word in words if re.fullmatch(r"ftslurm(\.[a-z]\w*)*", word)), " ".join(words)[:40])
+        folder = re.search(r"group-\d+/attempt-\d+", " ".join(words))
+        return f"{module} {folder[0] if folder else ''} ({pid})"
     return str(pid)
 
 

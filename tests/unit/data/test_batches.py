@@ -161,9 +161,7 @@ def test_data_that_have_changed_are_told_and_continued_within_their_length(capsy
     shorter = Group(12, 2, "in order", 1, 1)
     shorter.load(group.state())
     was, now = (f"{n} samples from a SequentialSampler with seed 5" for n in (20, 12))
-    assert f"the data were {was}, now {now}: epoch 0 continues in another order" in (
-        capsys.readouterr().err
-    )
+    assert f"the data were {was}, now {now}: epoch 0 continues in another order" in (capsys.readouterr().err)
     assert shorter.take(0, 1) == [0, 1]
     group.load(group.state())
     assert capsys.readouterr().err == ""

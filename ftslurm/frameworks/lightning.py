@@ -85,6 +85,8 @@ class FaultTolerantStrategy(DDPStrategy):  # type: ignore[misc]
         """Return the batches of the next update, none after the last. Lightning has counted none of them yet."""
         optimizer = self.optimizers[0]
         if self.training is None:
+            part = self.lightning_module.trainer.num_training_batches % per_update
+            refuse({"limit_train_batches: give a multiple of accumulate_grad_batches": part})
             held: dict[str, Stateful] = {"progress": _Progress(self.lightning_module.trainer, optimizer)}
             held |= {f"schedule-{n}": one.scheduler for n, one in enumerate(self.lr_scheduler_configs)}
             self._between, self._loader = [*held.values()], loader

@@ -103,6 +103,7 @@ class Training:
         refuse({"a second training in one process: make each a run": Training._once})
         self.updates_per_epoch = updates_per_epoch(loader, per_update)
         self._held = held
+        self._models = {name: item for name, item in held.items() if isinstance(item, nn.Module)}
         self._settings = {name: settings(item) for name, item in held.items() if isinstance(item, Optimizer)}
         self._began = False  # there is a quorum whose batches have not been taken
         self._due = "take"  # of take, average, commit: each update has one of each, in this order
@@ -145,6 +146,7 @@ class Training:
         self._due = "average"
         self.begin()
         self._began = False
+        self._before = [(buffer, buffer.clone()) for model in self._models.values() for buffer in model.buffers()]
         return self._batches.take()
 
     def average(self, model: nn.Module) -> None:
@@ -157,14 +159,18 @@ class Training:
                 tensor.data.copy_(mean.view_as(tensor))  # .data: another backward pass of this update may follow
 
     def commit(self) -> bool:
-        """Return whether the groups take this update.
+        """Return whether the groups take this update; if not, buffers are as before it.
 
         Raises:
             FrameworkError: it is not one update: its gradients are not averaged, or it has been voted on.
         """
         self._expect("commit")
         self._due = "take"
-        return bool(self.manager.should_commit())
+        committed = bool(self.manager.should_commit())
+        if not committed:
+            for buffer, before in self._before:
+                buffer.copy_(before)
+        return committed
 
     def agree(self, values: Sequence[float]) -> list[float]:
         """Return the means over the groups of what each has measured after this update.
@@ -196,7 +202,12 @@ class Training:
         return not self.manager.errored()
 
     def _state(self) -> dict[str, Any]:
-        return {"held": {name: item.state_dict() for name, item in self._held.items()}, "settings": self._settings}
+        held = {name: item.state_dict() for name, item in self._held.items()}
+        for name, model in self._models.items():  # another group copies the state while this one computes
+            held[name] = held[name] | {
+                key: buffer.clone() for key, buffer in model.named_buffers() if key in held[name]
+            }
+        return {"held": held, "settings": self._settings}
 
     def _load(self, state: dict[str, Any]) -> None:
         for name, item in self._held.items():

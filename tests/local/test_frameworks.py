@@ -5,6 +5,7 @@ The groups end with the same weights, optimizer, schedule, callbacks and counter
 
 from __future__ import annotations
 
+import difflib
 import re
 from pathlib import Path
 
@@ -24,13 +25,36 @@ FEATURES: dict[str, tuple[Args, list[int], str]] = {  # the same of scripts with
     "features_hf.py": ({"out": "{FTSLURM_RUN_DIR}/out"}, [7, 14, 21], r"^kept .*"),
     "features_lightning.py": ({"out": "{FTSLURM_RUN_DIR}/out"}, [4, 8, 13, 17, 22, 26, 31, 35], r"^best .*"),
 }
+FEW_LINES: dict[str, list[tuple[str, str]]] = {  # what makes plain scripts fault tolerant; without dropout, to compare
+    "accelerate_loop.py": [
+        (r"from accelerate import", "from ftslurm.frameworks.accelerate import"),
+        (r"update, last = .*?set_epoch\(epoch\)", "for _ in accelerator.epochs(4, loader):"),
+        (r"accelerator.skip_first_batches.*? else loader", "accelerator.batches()"),
+        (r"        if accelerator.sync_gradients:\n            update.*?(?=    model.eval)", ""),
+        (r"{update}: {loss.item\(\)}", "{accelerator.updates}: {accelerator.agree(loss.item())}"),
+        (r"Dropout\(0.1\)", "Identity()"),
+    ],
+    "hf_trainer.py": [
+        (r"    Trainer,\n", ""),
+        (r"(?=\n\nclass Report)", "from ftslurm.frameworks.transformers import Trainer\n"),
+        (r"wanted = .*?str\(last\)\)", "trainer.train()"),
+        (r"bos_token_id", "attn_pdrop=0, embd_pdrop=0, resid_pdrop=0, bos_token_id"),
+    ],
+    "lightning_fit.py": [
+        (r"(?=\n\nclass Data)", "from ftslurm.frameworks.lightning import FaultTolerantStrategy\n"),
+        (r'"ddp"', "FaultTolerantStrategy()"),
+        (r"last = .*", "trainer.fit(net, datamodule=Data())\n"),
+    ],
+}
 SAID = re.compile(r"^evaluation at step (\d+): (\S+)$", re.MULTILINE)
 HELD = re.compile(r"^held (\S+) (\w{64})$", re.MULTILINE)
 NEVER = ("-1 0 0 allreduce", 10**9)
 
-pytestmark = pytest.mark.nightly
+nightly = pytest.mark.nightly
 locally = pytest.mark.parametrize("backend", ["local"], indirect=True)
 each = pytest.mark.parametrize("example", EXAMPLES)
+first, *others = EXAMPLES
+one_by_day = pytest.mark.parametrize("example", [first, *(pytest.param(one, marks=nightly) for one in others)])
 
 
 def begin(backend: Backend, script: Path, kill: str, hold: int, *words: str, **args: object) -> Run:
@@ -77,13 +101,14 @@ def check(run: Run, steps: list[int], ranks: int = 1) -> None:
 
 
 @locally
-@each
+@one_by_day
 def test_a_group_that_dies_in_training_heals_to_the_same_state(backend: Backend, example: str) -> None:
     run = train(backend, example, "1 0 11 allreduce", 13)
     assert [event["restarts"] for event in run.named("run_finished")] == [1]
     check(run, EXAMPLES[example][1])
 
 
+@nightly
 @locally
 @each
 def test_a_group_that_dies_in_an_evaluation_stops_early_with_the_others(backend: Backend, example: str) -> None:
@@ -97,6 +122,7 @@ def test_a_group_that_dies_in_an_evaluation_stops_early_with_the_others(backend:
     check(run, steps)
 
 
+@nightly
 @locally
 @each
 def test_a_group_that_dies_while_it_saves_leaves_the_saving_to_another(backend: Backend, example: str) -> None:
@@ -112,6 +138,7 @@ def test_a_group_that_dies_while_it_saves_leaves_the_saving_to_another(backend: 
     check(run, EXAMPLES[example][1])
 
 
+@nightly
 @locally
 @each
 def test_all_groups_go_on_from_a_checkpoint(backend: Backend, example: str) -> None:
@@ -123,11 +150,12 @@ def test_all_groups_go_on_from_a_checkpoint(backend: Backend, example: str) -> N
     check(run, EXAMPLES[example][1], ranks=2)
 
 
+@nightly
 @pytest.mark.parametrize(
     ("backend", "example"),
     [
         *(("local", example) for example in EXAMPLES),
-        pytest.param("slurm", "train_hf.py", marks=pytest.mark.slurm),
+        *(pytest.param("slurm", example, marks=pytest.mark.slurm) for example in EXAMPLES),
     ],
     indirect=["backend"],
 )
@@ -149,6 +177,7 @@ def test_a_training_that_is_stopped_goes_on_in_another_run(backend: Backend, exa
     assert [int(step) for step, _ in found[0]] == [step for step in range(8, 8 * more + 1, 8) if step > saved]
 
 
+@nightly
 @locally
 @pytest.mark.parametrize("script", FEATURES)
 def test_other_features_heal_to_the_same_state(backend: Backend, script: str) -> None:
@@ -160,6 +189,7 @@ def test_other_features_heal_to_the_same_state(backend: Backend, script: str) ->
     assert first == second
 
 
+@nightly
 @locally
 def test_a_schedule_by_a_metric_heals(backend: Backend) -> None:
     args, steps, _ = FEATURES["features_lightning.py"]
@@ -167,6 +197,7 @@ def test_a_schedule_by_a_metric_heals(backend: Backend) -> None:
     check(begin(backend, SCRIPTS / "features_lightning.py", "0 0 14 should_commit", 16, **words).finish(), steps)
 
 
+@nightly
 @locally
 @pytest.mark.parametrize("framework", ["accelerate", "transformers", "lightning"])
 def test_what_groups_cannot_share_is_refused_by_name(backend: Backend, framework: str) -> None:
@@ -175,10 +206,32 @@ def test_what_groups_cannot_share_is_refused_by_name(backend: Backend, framework
     said = run.rank_log(0)
     assert "NOT REFUSED" not in said
     refused = re.findall(r"refused .*", said)
-    assert len(refused) == {"accelerate": 10, "transformers": 4, "lightning": 12}[framework]
+    assert len(refused) == {"accelerate": 10, "transformers": 4, "lightning": 13}[framework]
     assert "tried all" in said
 
 
+@nightly
+@locally
+@pytest.mark.parametrize("script", FEW_LINES)
+def test_ten_lines_let_a_script_end_after_a_death_as_without_one(backend: Backend, script: str) -> None:
+    """With groups.min=2 no update is of one group alone, so each has the same batches in both runs."""
+    plain = text = (SCRIPTS / "plain" / script).read_text()
+    for old, new in FEW_LINES[script]:
+        text, found = re.subn(old, new, text, flags=re.DOTALL)
+        assert found == 1, old
+    assert sum(line.startswith("+ ") for line in difflib.ndiff(plain.splitlines(), text.splitlines())) <= 10
+    ends = []
+    for kill in ("1 0 7 allreduce", NEVER[0]):
+        args = {"out": "{FTSLURM_RUN_DIR}/out"}
+        run = begin(backend, backend.script(text), kill, NEVER[1], "groups.min=2", **args).finish()
+        assert [event["restarts"] for event in run.named("run_finished")] == [kill != NEVER[0]]
+        check_held(run.dir)
+        said = {found for texts in logs(run.dir) for text in texts for found in SAID.findall(text)}
+        ends.append((said, HELD.findall(logs(run.dir)[0][-1])))
+    assert ends[0] == ends[1]
+
+
+@nightly
 @locally
 @each
 def test_an_evaluation_may_be_longer_than_a_time_out(backend: Backend, example: str) -> None:

@@ -5,24 +5,17 @@ SLOW        seconds that it takes longer
 SAVING      GROUP: this group's first attempt dies when it has written the files of its first checkpoint
 """
 
-import hashlib
 import os
-import re
 import signal
 import time
 from typing import Any
 
 import torch
+from digests import digest
 
 from ftslurm.checkpoint import snapshot
 from ftslurm.frameworks import training
 
-OF_ONE_GROUP = (
-    *("dirpath", "best_model_path", "last_model_path", "total_flos", "_tr_loss", "_total_loss_scalar"),
-    *("log_history", "metrics"),
-)
-FOLDER = re.compile(r"group-\d+")  # where each group has its own files
-COUNTED = ".num_batches_tracked"  # of BatchNorm: also of updates that were not committed
 group, step = os.environ.get("EVALUATION", "-1 0").split()
 me = os.environ["REPLICA_GROUP_ID"] if os.environ["FTSLURM_ATTEMPT"] == "0" else None
 write = snapshot.write
@@ -30,24 +23,9 @@ close, take, train = training.Training.close, training.Training.take, torch.nn.M
 taken = -1
 
 
-def said(value: Any) -> str:
-    """Return a value as text, bit for bit, without what each group has for itself."""
-    if isinstance(value, torch.Tensor):
-        return str(value.detach().cpu().contiguous().view(-1).view(torch.uint8).tolist())
-    if isinstance(value, dict):
-        return str(
-            {
-                FOLDER.sub("group", str(key)): said(one)
-                for key, one in value.items()
-                if not str(key).endswith((*OF_ONE_GROUP, COUNTED))
-            }
-        )
-    return str([said(one) for one in value]) if isinstance(value, list | tuple) else FOLDER.sub("group", repr(value))
-
-
 def tell(self: training.Training) -> None:
     for name, item in self._held.items():
-        print(f"held {name} {hashlib.sha256(said(item.state_dict()).encode()).hexdigest()}", flush=True)
+        print(f"held {name} {digest(item.state_dict())}", flush=True)
     close(self)
 
 

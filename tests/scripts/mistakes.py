@@ -129,6 +129,7 @@ def lightning() -> None:
     attempt("ckpt_path", lambda: fit(path=saved))
     attempt("a time between validations", lambda: fit(val_check_interval="00:00:01:00"))
     attempt("overfit_batches", lambda: fit(overfit_batches=2))
+    attempt("half an update", lambda: fit(limit_train_batches=3, accumulate_grad_batches=2))
     attempt("reloads", lambda: fit(reload_dataloaders_every_n_epochs=1))
     attempt("a stream", lambda: fit(rows=Stream(), limit_train_batches=4))
     for one in (

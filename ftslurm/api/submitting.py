@@ -6,6 +6,7 @@ import os
 import shutil
 from collections.abc import Callable
 
+from ftslurm.config import site
 from ftslurm.config.schema import Config, script_arguments, words
 from ftslurm.errors import ConfigError
 from ftslurm.run import checkpoint_owner
@@ -26,6 +27,7 @@ def settle(config: Config, preview: bool = False, judge: bool = True) -> list[st
             script has a syntax error, or another run uses checkpoint.dir and this one would start at once.
     """
     found = keep_secrets(config) + capabilities.resolve(config, preview)
+    site.read().check(config)
     preflight.check_variables(config)
     known = config.local and not config.cluster.setup  # nodes may have other programs, and set-up commands give some
     command = words(config.job.python)

@@ -8,6 +8,7 @@ import time
 from collections.abc import Mapping, Sequence
 
 from ftslurm.checks.slurm_verdicts import SlurmFacts, read_accounts, read_records, read_settings
+from ftslurm.config import site
 from ftslurm.errors import EnvironmentProblem
 from ftslurm.slurm import client, commands
 from ftslurm.slurm.parse import UNKNOWN, Partition
@@ -28,6 +29,33 @@ def ask_slurm(partition: str | None, rows: Sequence[Partition]) -> SlurmFacts:
     chosen = read_records(_answer(*commands.records("partition", name))) if name else []
     reservations = read_records(client.call(commands.records("reservation")).out)
     return SlurmFacts(config, chosen[0] if chosen else None, rows, took, reservations, _accounts(config))
+
+
+def site_file(partition: str | None) -> str:
+    """Return a site's file that fits the cluster.
+
+    Raises:
+        EnvironmentProblem: there is no Slurm, or no such partition.
+    """
+    rows, why_not = client.partitions()
+    if not rows:
+        raise EnvironmentProblem(f"--site needs Slurm, but {why_not}")
+    slurm = ask_slurm(partition, rows)
+    time, nodes = slurm.value("MaxTime"), slurm.value("TotalNodes")
+    most = [f"groups.count: {nodes}"] if nodes.isdecimal() else []
+    most += [f"cluster.time: {time}"] if time != "UNLIMITED" and time else []
+    name = slurm.value("PartitionName")
+    return "\n".join(
+        (
+            f"# {site.PLACE}: root's, writable by nobody else. ftslurm help admin",
+            f"defaults: {{{f'cluster.partition: {name}' if name else ''}}}",
+            f"most: {{{', '.join(most)}}}",
+            "least: {}",
+            "fixed: {}",
+            "words: ask your administrator",
+            "controller_on_login_nodes: false",
+        )
+    )
 
 
 def srun(slurm: SlurmFacts, node: str, extra: Sequence[str]) -> list[str]:

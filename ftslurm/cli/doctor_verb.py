@@ -28,6 +28,9 @@ def main(args: argparse.Namespace) -> int:
     Raises:
         EnvironmentProblem: there is no such partition, or the folder cannot be written.
     """
+    if args.site:
+        print(slurm_facts.site_file(args.partition))
+        return 0
     found = list[Finding]()
     with Interrupts() as interrupts:
         interrupts.heed()  # so that the job and the folder go

@@ -17,7 +17,7 @@ from ftslurm.api import submitting
 from ftslurm.cli.run_verb import configs, each, tell
 from ftslurm.code import provenance
 from ftslurm.code.survey import survey
-from ftslurm.config import ladder
+from ftslurm.config import ladder, site
 from ftslurm.config.process_groups import nccl_variables
 from ftslurm.config.schema import (
     Config,
@@ -133,6 +133,8 @@ def _facts(config: Config, run: RunDir, jobs: tuple[Job, ...], nodes: tuple[str,
     yield "job", describe_job(config)
     yield "code", code.sentence() + git
     yield "run", str(run.root)
+    if said := site.read().said():
+        yield "site", said
     if preflight.saves_nothing(config):
         yield "saved", f"nothing: {preflight.IF_ALL_FAIL}"
     yield from _allocation(config, run, jobs, nodes)

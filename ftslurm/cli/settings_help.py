@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from textwrap import fill, indent
 
 from ftslurm.cli.verbs import VERBS, parser_of
+from ftslurm.config import site
 from ftslurm.config.described import Setting, described
 from ftslurm.config.schema import shipped
 from ftslurm.config.setting_names import no_setting, within
@@ -53,8 +54,10 @@ def pages(wanted: str | None) -> Iterator[str]:
     found = [one for one in described() if wanted is None or within(one.key, wanted) or within(wanted, one.key)]
     if wanted is not None and not found:
         raise no_setting(wanted)
+    local = site.read()
     for one in found:
-        yield f"{_head(one)}\n{indent(fill(one.meaning, 88, break_on_hyphens=False), '    ')}"
+        said = f"    {text}\n" if (text := local.said(one.key)) else ""
+        yield f"{_head(one)}\n{said}{indent(fill(one.meaning, 88, break_on_hyphens=False), '    ')}"
 
 
 def _head(one: Setting) -> str:

@@ -447,6 +447,9 @@ Exit code: 0 nothing fails, 1 something does, 2 bad arguments. `ftslurm help adm
                 help="for the job to start (default: 300)",
             ),
             flag("--json", help="print one JSON object"),
+            flag(
+                "--site", help="print a site's file (/etc/ftslurm/site.yaml) that fits this cluster, and check nothing"
+            ),
         ),
     ),
     Verb(

@@ -20,7 +20,7 @@ from importlib.machinery import SourceFileLoader
 from importlib.util import MAGIC_NUMBER
 from pathlib import Path
 from types import CodeType
-from typing import Any, NoReturn
+from typing import Any, BinaryIO, NoReturn
 
 import ftslurm
 from ftslurm.code.git_tree import first_line
@@ -49,6 +49,19 @@ def write(path: Path, final: Path) -> None:
     owned_files.write_file(path, Path(programs.ARCHIVE).read_bytes() if programs.ARCHIVE else _packed(final))
 
 
+def restore(copy: BinaryIO, path: Path) -> bool:
+    """Write a run's copy again if somebody has removed it, from the open file; return whether it was.
+
+    Raises:
+        OSError: it cannot be written.
+    """
+    if path.exists():
+        return False
+    copy.seek(0)
+    owned_files.replace_file(path, copy.read())
+    return True
+
+
 def hand_over(run: RunDir, words: list[str]) -> None:
     """Continue a command with the run's copy of ftslurm, if that is another one; else return.
 
@@ -56,7 +69,7 @@ def hand_over(run: RunDir, words: list[str]) -> None:
     """
     copy = _described(run.package) if owned_files.is_own(run.root) else None
     if copy is not None and copy["is"] != _digest():
-        complain(f"{run.root.name} keeps its own copy of {_name(copy)}, not the installed {_name(_this())}: using it")
+        complain(f"{run.root.name} keeps its own copy of {_name(copy)}, not the installed {_name(this())}: using it")
         replace(programs.code(MAIN, *words, archive=str(run.package)))
 
 
@@ -87,8 +100,8 @@ def _digest() -> str:
     return digest.hexdigest()
 
 
-def _this() -> dict[str, Any]:
-    """Return the comment that a copy of this process's ftslurm has."""
+def this() -> dict[str, Any]:
+    """Return what this process's ftslurm is, as the comment of a copy."""
     root = Path(ftslurm.__file__).parents[1]
     commit = first_line(str(root), "rev-parse", "--short", "HEAD") if (root / ".git").exists() else None
     return {"is": _digest(), "version": ftslurm.__version__, "commit": commit}
@@ -117,7 +130,7 @@ def _packed(final: Path) -> bytes:
 
     data = io.BytesIO()
     with ZipFile(data, "w", ZIP_DEFLATED, compresslevel=1) as archive:
-        archive.comment = json.dumps(_this()).encode()
+        archive.comment = json.dumps(this()).encode()
         for name, path in _files().items():
             archive.writestr(ZipInfo(name), path.read_bytes(), ZIP_DEFLATED, 1)
             if path.suffix == ".py":

@@ -18,6 +18,7 @@ from importlib import metadata
 from pathlib import Path
 from typing import Any
 
+from ftslurm.code import own_copy
 from ftslurm.code.git_tree import first_line
 from ftslurm.config.schema import Config, interpreter, user_name
 from ftslurm.security import owned_files
@@ -42,6 +43,7 @@ def write(config: Config, run: Path, git: Mapping[str, Any] | None) -> None:
         "directory": os.getcwd(),
         "environment": {name: os.environ.get(name) for name in _SEARCHED},
         "python": {"version": platform.python_version(), "command": interpreter(config.job, sys.executable)},
+        "ftslurm": {name: value for name, value in own_copy.this().items() if name != "is"},
         "git": git,
         "packages": None if packages is None else PACKAGES,
     }

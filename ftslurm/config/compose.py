@@ -10,7 +10,7 @@ from operator import attrgetter
 from pathlib import Path
 from typing import Any
 
-from ftslurm.config import hydra_adapter, merging, notation, sweep_names
+from ftslurm.config import hydra_adapter, merging, notation, site, sweep_names
 from ftslurm.config.notation import Override
 from ftslurm.config.schema import Config, Internal, shipped
 from ftslurm.config.setting_names import INTERNAL, no_setting, paths
@@ -71,7 +71,9 @@ def _trees(
     """Compose presets and settings, which are not resolved yet, for each combination of overrides."""
     defaults = asdict(Config()) if base is None else _mapping(base)
     internal = defaults.pop(INTERNAL)
-    if base is not None:
+    if base is None:
+        site.read().put(defaults)
+    else:
         presets = [one.key for one in combinations[0] if not one.kinds]
         defaults = {name: value for name, value in defaults.items() if name not in presets}
     trees = []
@@ -189,7 +191,7 @@ def load(path: Path, *, own: bool = True) -> Config:
     except (OSError, ConfigError, ValueError, RecursionError, YAMLError) as error:
         why = error.strerror if isinstance(error, OSError) else hydra_adapter.first_lines(error)
         if path.with_name("provenance.json").is_file() and not path.with_name(programs.COPY).is_file():
-            why = f"{why}; the run's copy of ftslurm is gone: install the version that pip-freeze.txt names there"
+            why = f"{why}; the run's copy of ftslurm is gone: install the version that provenance.json names there"
         raise ConfigError(f"{path}: cannot be read as a configuration of ftslurm: {why}") from error
 
 

@@ -30,6 +30,7 @@ from typing import Any
 from immutables import Map
 from typing_extensions import assert_never
 
+from ftslurm.code import own_copy
 from ftslurm.config.schema import Config, fixed_standbys, most_groups, standby_each
 from ftslurm.controller import kill_switch, open_files
 from ftslurm.controller.error_boundary import ErrorBoundary, decide
@@ -48,6 +49,7 @@ from ftslurm.core.lineage import continuity
 from ftslurm.core.reduce import REQUESTS
 from ftslurm.core.rules import begin
 from ftslurm.core.state.actions import Action, Ask, Attach, Probe
+from ftslurm.core.state.budget import LONG_S
 from ftslurm.core.state.events import Alive, Event, Explained, Granted, Heard, Leaving, StopAsked, TaskFailed
 from ftslurm.core.state.model import Evidence, Phase, Saved, StepId, Trait
 from ftslurm.core.state.units import step_tasks
@@ -61,7 +63,7 @@ from ftslurm.run.directory import RunDir
 from ftslurm.run.journal_writer import Journal
 from ftslurm.run.kept_state import Kept
 from ftslurm.run.metadata import run_started
-from ftslurm.security import run_key
+from ftslurm.security import programs, run_key
 from ftslurm.security.json_text import brief
 from ftslurm.slurm.commands import is_batch
 
@@ -136,6 +138,7 @@ class Controller:
         self.closed = threading.Event()
         self.writes_since = inf  # since when the loop has waited for a disk; inf: it does not
 
+        self.copy = open(programs.ARCHIVE, "rb") if programs.ARCHIVE else None  # noqa: SIM115, PTH123 until the end
         self.wakeup = Wakeup(SIGNALS, signals)
         greeting = messages.encode(messages.RunKey(run_key.load_or_make(run.key).hex()))
         self.children = Children(run.root, scheduler, self._check_lead, greeting, config.logs.max_mb)
@@ -148,6 +151,7 @@ class Controller:
         self.leaving: str | None = None  # why another controller goes on with all that runs
         self.leaves_at = 0.0
         self.next_ping = self.next_inbox = self.lead_checked = 0.0
+        self.next_count = self.now() + LONG_S  # of RPCs to the scheduler
         self.last_there = inf  # when the run directory was there last
         self.last_printed: dict[StepId, str] = {}  # by the launcher of each step
 
@@ -224,6 +228,7 @@ class Controller:
         if self.config.lighthouse.kind != "ftslurm":
             self.children.end_by_order()  # it cannot hand over to its successor
         lines = (reports.line(unit, self.now()) for unit in self.state.groups)
+        self._tell_rpcs()
         self.events.append(Leaving(self.leaving or "", self.number))
         self._write([*(line for line in lines if line is not None), *self._decide()])
         self._tell()
@@ -291,15 +296,21 @@ class Controller:
         self._check_lead()
         self._flush(sync=False)
         self._beat(self.journal.complaint)
-        self._look_for_folder()
+        self._look_for_files()
         ping = messages.encode(messages.Ping(continuity.reached(self.state, self.config)))
         for step in list(self.children.steps):
             self.children.send(step, ping)
 
-    def _look_for_folder(self) -> None:
-        """End the run if somebody has removed its directory: no verb finds it any more, and what it writes is lost."""
+    def _look_for_files(self) -> None:
+        """End the run if somebody has removed its directory: no verb finds it any more, and what it writes is lost.
+
+        Its copy of ftslurm, without which nothing is started, is written again.
+        """
         try:
             self.run_dir.root.stat()
+            if self.copy is not None and own_copy.restore(self.copy, self.run_dir.package):
+                text = f"somebody had removed {self.run_dir.package}: it is written again"
+                self._record(records.Warned(group=None, text=text))
         except FileNotFoundError:
             if self.now() > self.last_there + GONE_S:
                 self.last_there = inf  # once
@@ -467,6 +478,8 @@ class Controller:
         """
         if self.now() > self.lead_checked + self.config.heartbeat_s:
             self._check_lead()
+        if self.now() >= self.next_count or self.state.finished:
+            self._tell_rpcs()
         for record in (action for action in actions if isinstance(action, records.JournalRecord)):
             if isinstance(record, records.StepExited):
                 record = replace(record, log=str(self._log_of(StepId(record.unit, record.attempt), record.rank or 0)))
@@ -479,6 +492,12 @@ class Controller:
         if self.commands and self.journal.is_kept:
             self.commands -= inbox.remove(self.run_dir.inbox, self.commands)
         return is_kept
+
+    def _tell_rpcs(self) -> None:
+        counted, self.next_count = self.children.background, self.now() + LONG_S
+        if counted.rpcs:
+            self._record(records.SlurmAsked(rpcs=counted.rpcs, most=counted.most))
+            counted.told()
 
     def _flush(self, sync: bool) -> bool:
         """Write the journal; return whether all is written. Tell when that begins to fail, and when it works again."""

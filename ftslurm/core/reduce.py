@@ -270,6 +270,8 @@ def _hello(turn: Turn, said: messages.Hello, unit: Unit) -> None:
         hosts[said.task] = said.host
     unit = turn.attempt(unit, hosts=tuple(hosts), slurm_step=said.slurm_step or unit.current.slurm_step)
     turn.put(node_health.beat(unit, Alive(unit.id, said.task, turn.now), turn.config))
+    if turn.state.retries:  # Slurm starts steps again
+        turn.set(retries=0)
     if None not in hosts and unit.marks.hello is None:
         reports.step_up(turn, turn.mark(unit, hello=turn.now))
 

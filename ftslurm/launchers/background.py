@@ -1,4 +1,7 @@
-"""Run commands in the background, because Slurm's may be slow. The controller's loop never waits for one."""
+"""Run commands in the background, because Slurm's may be slow. The controller's loop never waits for one.
+
+One that does not fit into the run's RPCs to the scheduler (core/state/budget.py) is started later, the urgent first.
+"""
 
 from __future__ import annotations
 
@@ -7,10 +10,11 @@ import os
 import signal
 import subprocess
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 
 from ftslurm.core.state.actions import Ask, Exclude
+from ftslurm.core.state.budget import MINUTE_S, Calls
 from ftslurm.core.state.events import Event
 from ftslurm.guard import processes
 from ftslurm.launchers.scheduler import Answer, Request
@@ -34,6 +38,7 @@ class _Running:
     request: Request
     process: subprocess.Popen[bytes]
     output: int  # descriptor of an in-memory file
+    began: float
     until: float
 
     def kill(self) -> None:
@@ -51,9 +56,13 @@ class BackgroundCommands:
 
     running: dict[int, _Running] = field(default_factory=dict)
     later: dict[str, Request] = field(default_factory=dict)  # the last Exclude of a job, while one before it runs
+    waiting: dict[Ask, Request] = field(default_factory=dict)  # until there is room for their RPCs
+    calls: Calls = field(default_factory=Calls)
+    rpcs: int = 0  # since `told`
+    most: int = 0  # the most in a minute since then, without first launches
 
     def ask(self, request: Request) -> Sequence[Event]:
-        """Start a request's command, which `reaped` answers. Return the answer if it cannot be started.
+        """Start a request's command, at once or later, which `reaped` answers. Return what is known at once.
 
         What a job must not get is changed by one command at a time: the last one counts.
         """
@@ -61,6 +70,40 @@ class BackgroundCommands:
             if isinstance(request.action, Exclude):
                 self.later[request.action.name] = request
             return []
+        if not self._fits(request):
+            self.waiting[request.action] = request
+            return []
+        answer = self._start(request)
+        return [] if answer is None else request.read(answer)
+
+    def start_waiting(self) -> Iterator[Answered]:
+        """Start what has waited and fits now. Yield the answers of what cannot be started."""
+        for action in sorted(self.waiting, key=lambda action: -action.share):
+            if self._fits(self.waiting[action]) and not self.asking(action):
+                request = self.waiting.pop(action)
+                answer = self._start(request)
+                if answer is not None:
+                    yield Answered(request, answer)
+
+    def count(self, rpcs: int, free: bool = False) -> None:
+        """Count RPCs to the scheduler that are made now; `free`: nothing waits for their sake, as of first launches."""
+        self.rpcs += rpcs
+        if rpcs and not free:
+            now = time.monotonic()
+            self.calls = self.calls.plus(now, rpcs)
+            self.most = max(self.most, self.calls.since(now - MINUTE_S))
+
+    def told(self) -> None:
+        """Begin to count anew."""
+        self.rpcs = self.most = 0
+
+    def _fits(self, request: Request) -> bool:
+        share = request.action.share
+        return not request.rpcs or self.calls.fit_at(request.rpcs, share) <= time.monotonic()
+
+    def _start(self, request: Request) -> Answer | None:
+        """Start a request's command. Return the answer if it cannot be started."""
+        began = time.monotonic()
         try:
             with os.fdopen(os.memfd_create("answer"), "w+b") as output:
                 process = subprocess.Popen(
@@ -71,11 +114,12 @@ class BackgroundCommands:
                     stderr=subprocess.STDOUT,
                     start_new_session=True,
                 )
-                until = time.monotonic() + request.timeout_s
-                self.running[process.pid] = _Running(request, process, os.dup(output.fileno()), until)
+                command = _Running(request, process, os.dup(output.fileno()), began, began + request.timeout_s)
+                self.running[process.pid] = command
         except OSError as error:
-            return request.read(Answer(NOT_STARTED, f"{request.argv[0]} cannot be started: {error.strerror}"))
-        return []
+            return Answer(NOT_STARTED, f"{request.argv[0]} cannot be started: {error.strerror}")
+        self.count(request.rpcs)
+        return None
 
     def asking(self, action: Ask) -> bool:
         """Return whether a request for this is still unanswered, or for other nodes that the same job must not get."""
@@ -94,7 +138,8 @@ class BackgroundCommands:
             self.ask(request)
         with os.fdopen(command.output, "rb") as file:
             file.seek(0)
-            return Answered(command.request, Answer(code, plain(file.read().decode(errors="replace"))))
+            text, took_s = plain(file.read().decode(errors="replace")), time.monotonic() - command.began
+            return Answered(command.request, Answer(code, text, took_s))
 
     def kill_overdue(self) -> None:
         """Kill the commands that have reached their time-out."""

@@ -31,6 +31,7 @@ class Command(Value):
     env: Mapping[str, str]
     by_order: bool = False  # the process itself, not an srun: `leave` ends it by message, not by signal
     blocked: frozenset[signal.Signals] = frozenset()  # signals that never reach it
+    rpcs: int = 0  # to the scheduler, as of a Request
 
 
 class CancelStep(Ask):
@@ -52,6 +53,7 @@ class AskOwnNodes(Ask):
 class Answer(NamedTuple):
     code: int  # negative: the signal that has ended the command
     text: str  # its stdout and stderr
+    took_s: float = 0.0
 
 
 class Request(Value):
@@ -65,6 +67,7 @@ class Request(Value):
     reader: Callable[[Answer], Sequence[Event]] | None = None  # None: something is done, which means no event
     env: Mapping[str, str] | None = None  # of the command; None: that of this process
     timeout_s: float = PATIENCE_S
+    rpcs: int = 0  # how many the command makes to the scheduler, as counted with sdiag
 
     def read(self, answer: Answer) -> Sequence[Event]:
         """Return what an answer means."""

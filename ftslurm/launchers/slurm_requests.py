@@ -10,7 +10,6 @@ import json
 import logging
 import os
 import shlex
-import time
 from collections.abc import Sequence
 from contextlib import suppress
 from functools import partial
@@ -68,10 +67,10 @@ def request(slurm: Slurm, ask: Ask) -> Request:
     """Return the command that asks this of Slurm, without the options of its own job and the user's defaults."""
     known = commands.scrubbed(os.environ)
     env = {name: value for name, value in known.items() if not name.startswith(client.DEFAULTS)}
-    asked, job = partial(Request, ask, env=env), slurm.job or ""
+    asked, job = partial(Request, ask, env=env, rpcs=1), slurm.job or ""
     match ask:
         case AskJobs(when):
-            return asked(commands.queue(), partial(_jobs_seen, slurm, when, time.monotonic()))
+            return asked(commands.queue(), partial(_jobs_seen, slurm, when), rpcs=2)
         case RequestJobs(pool, count, exclude):
             argv = programs.module(SUBMITS, str(slurm.run.root), str(pool), str(count), ",".join(exclude))
             return asked(argv, partial(_submitted, slurm, pool), timeout_s=5 * PATIENCE_S)
@@ -86,37 +85,36 @@ def request(slurm: Slurm, ask: Ask) -> Request:
         case StartNow(name):
             return asked(commands.start_now(name))
         case AskNodes(nodes):
-            return asked(commands.node_records(nodes), _node_fates)
+            return asked(commands.node_records(nodes), _node_fates, rpcs=2)
         case Probe(node, allocation):
             srun = slurm.srun("look", Place((node,), allocation=allocation))
             argv = [*srun, *programs.module("ftslurm.guard.probe")]
-            return Request(ask, argv, lambda answer: [read_probe(node, answer.text)], slurm.environ(), PROBE_S)
+            return Request(ask, argv, lambda answer: [read_probe(node, answer.text)], slurm.environ(), PROBE_S, rpcs=2)
         case Dial(nodes):
             argv = programs.module("ftslurm.slurm.dial", *commands.slurmds(nodes))
-            return asked(argv, partial(_dialled, nodes))
+            return asked(argv, partial(_dialled, nodes), rpcs=2)
         case CancelStep(name):
             return asked(commands.cancel(name))
         case AskOwnState(signalled):
-            return asked(commands.job_state(job), partial(_own_state, slurm, signalled), timeout_s=ANSWER_S)
+            return asked(commands.job_state(job), partial(_own_state, slurm, signalled), timeout_s=ANSWER_S, rpcs=2)
         case AskOwnNodes():
-            return asked(commands.job_nodes(job), _own_nodes)
+            return asked(commands.job_nodes(job), _own_nodes, rpcs=2)
     raise NotImplementedError(f"{ask} cannot be asked of Slurm")
 
 
 # --- jobs ------------------------------------------------------------------------------------------------------------
 
 
-def _jobs_seen(slurm: Slurm, asked: float, began: float, answer: Answer) -> list[Event]:
-    took_s = time.monotonic() - began
+def _jobs_seen(slurm: Slurm, asked: float, answer: Answer) -> list[Event]:
     if answer.code != 0:
-        return [JobsSeen((), asked, took_s, whole=False)]
+        return [JobsSeen((), asked, answer.took_s, whole=False)]
     seen, unread = _jobs(slurm, answer.text)
     if unread and not slurm.unread:
         asked_with = shlex.join(commands.queue())
         log.warning("not understood, so no job counts as gone: %.200r, printed by %s", unread[0], asked_with)
     slurm.unread = bool(unread)
     slurm.pools |= {job.name: job.pool for job in seen}
-    return [JobsSeen(tuple(seen), asked, took_s, whole=not unread)]
+    return [JobsSeen(tuple(seen), asked, answer.took_s, whole=not unread)]
 
 
 def _jobs(slurm: Slurm, text: str) -> tuple[list[Job], list[str]]:

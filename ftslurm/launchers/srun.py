@@ -35,6 +35,7 @@ _BESIDE = {
 }  # a process beside the controller
 PRESENT_S, STARTING_S = 1.0, 15.0  # wait for the guards of a step in adoption: one that was up, one just launched
 NODE_LOST = ("Requested node configuration is not available", "Node failure on")  # srun: the job may have lost a node
+SRUN_RPCS = 3  # for the job, for the step, and to end it
 CAUSES = {"SIGTERM": Cause.PREEMPTED, "SIGINT": Cause.PREEMPTED, "SIGUSR1": Cause.PREEMPTED}  # else: time limit
 
 
@@ -167,4 +168,5 @@ def _of_a_step(argv: list[str], env: Mapping[str, str]) -> Command:
     Since Slurm 26.05 an srun kills its step on SIGPIPE. It keeps the signal blocked if it is started so.
     """
     own = {**env, "SLURM_EXIT_ERROR": str(int(ExitCode.SRUN_FAILED))}
-    return Command([shutil.which(argv[0]) or argv[0], *argv[1:]], own, blocked=frozenset({signal.SIGPIPE}))
+    words = [shutil.which(argv[0]) or argv[0], *argv[1:]]
+    return Command(words, own, blocked=frozenset({signal.SIGPIPE}), rpcs=SRUN_RPCS)

@@ -146,6 +146,7 @@ class Children:
                 return f"cannot start {command.argv[0]}: {error}"
             finally:
                 signal.pthread_sigmask(signal.SIG_SETMASK, before)
+            self.background.count(command.rpcs, free=step.attempt == 0)
             child = _Child(step, process, command.by_order)
             for pipe in (process.stdin, process.stdout, process.stderr):
                 assert pipe is not None
@@ -250,6 +251,7 @@ class Children:
                 self._write(child)
         yield from self._reap()
         yield from self._settle()
+        yield from self.background.start_waiting()
         self.background.kill_overdue()
 
     def _read(self, child: _Child, stream: str) -> Iterator[News]:

@@ -160,6 +160,8 @@ class RunStatus:
     warnings: list[str] = field(default_factory=list)
     # What hooks, callbacks and metrics have got: the observer writes it, not the journal.
     hooks: tuple[Delivery, ...] = ()
+    slurm_rpcs: int = 0  # number of RPCs to slurmctld, as of the last line about them
+    slurm_rpcs_a_minute: int = 0  # the most in a minute
     hang_limit: HangLimit | None = None  # None: it is not learnt, or not yet
     no_step: str | None = None  # the warning that no step is committed although all scripts run
 

@@ -107,6 +107,10 @@ class StatusFold(Fold):
     def node_restored(self, record: records.NodeRestored) -> None:
         self.status.excluded_nodes.pop(record.node, None)
 
+    def slurm_asked(self, record: records.SlurmAsked) -> None:
+        self.status.slurm_rpcs += record.rpcs
+        self.status.slurm_rpcs_a_minute = max(self.status.slurm_rpcs_a_minute, record.most)
+
     def node_shunned(self, record: records.NodeShunned) -> None:
         self.status.drained_nodes[record.node] = record.reason
 

@@ -121,6 +121,8 @@ class StatusJson(TypedDict):
     recoveries: list[RecoveryJson]  # restarts of groups, oldest first
     hang_limit_s: float | None  # learnt limit for a group that stands still in a step; null: not learnt
     hang_limit_between_s: float | None  # the same between two steps
+    slurm_rpcs: int  # number of RPCs to slurmctld, as of up to five minutes ago
+    slurm_rpcs_a_minute: int  # the most of them in a minute
     hooks: list[HookJson]  # the hooks, callbacks and outputs of metrics
     note: str | None  # why the run has not started, or its controller is not heard, for a person
 

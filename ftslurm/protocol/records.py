@@ -230,6 +230,14 @@ class ClusterEvent(JournalRecord):
     """Of Slurm jobs and nodes."""
 
 
+class SlurmAsked(ClusterEvent):
+    """The RPCs to slurmctld since the last such line, for questions, orders and launches. Written each five minutes and
+    at the end of a controller, if there were any."""
+
+    rpcs: int  # number of RPCs
+    most: int  # the most of them in a minute
+
+
 class AllocationRequested(ClusterEvent):
     """Further Slurm jobs are submitted for groups."""
 

@@ -103,6 +103,8 @@ class ReportJson(TypedDict):
     failures: list[FailureJson]
     groups: list[GroupReportJson]
     slow: list[SlowJson]
+    slurm_rpcs: int  # number of RPCs to slurmctld, as of up to five minutes ago
+    slurm_rpcs_a_minute: int  # the most of them in a minute
     warnings: list[str]  # warnings, for a person
 
 

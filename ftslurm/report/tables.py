@@ -112,7 +112,9 @@ def lines(status: RunStatus, history: History) -> list[str]:
         steps += f", {plural(status.starts, 'job start')}"
     if history.undone_steps:
         steps += f"; {plural(history.undone_steps, 'step')} undone by full restarts"
-    return [*filter(None, (parent(status), steps)), *(f"warning: {words}" for words in status.warnings)]
+    asked = f"{status.slurm_rpcs} RPCs to slurmctld, at most {status.slurm_rpcs_a_minute} in a minute"
+    about = (parent(status), steps, asked if status.slurm_rpcs else "")
+    return [*filter(None, about), *(f"warning: {words}" for words in status.warnings)]
 
 
 def facts(accounts: Accounts) -> list[tuple[str, str, str]]:

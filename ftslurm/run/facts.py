@@ -86,8 +86,14 @@ def look(
         wait: be certain of a silence: the file `alive` must not change for two heartbeats, whatever the clocks say.
         ended: Slurm is asked about a run that is over, too: a job of it may be left, or have been requeued.
     """
-    watch = watch or liveness.Watch()
-    facts = gather(config, run, (lambda: ask_queue({owner(run)})) if queue is None else lambda: queue, watch, ended)
+    ask = (lambda: ask_queue({owner(run)})) if queue is None else lambda: queue
+    return _look(config, run, ask, watch or liveness.Watch(), wait, ended)
+
+
+def _look(
+    config: Config, run: RunDir, ask: Callable[[], Queue], watch: liveness.Watch, wait: bool, ended: bool = False
+) -> Standing:
+    facts = gather(config, run, ask, watch, ended)
     found = standing(facts)
     if found.state == "silent" and not liveness.stays_silent(run.alive, 2 * config.heartbeat_s, watch, wait):
         found = standing(replace(facts, silent_s=None))
@@ -103,9 +109,12 @@ class Watcher:
 
     def look(self) -> Standing:
         """Return how the run stands now. A silence of the controller needs two looks."""
-        if self._config.cluster.kind != "local" and time.monotonic() >= self._asked + QUEUE_S:
+        return _look(self._config, self._run, self._ask, self._watch, wait=False)
+
+    def _ask(self) -> Queue:
+        if time.monotonic() >= self._asked + QUEUE_S:
             self._queue, self._asked = ask_queue({owner(self._run)}), time.monotonic()
-        return look(self._config, self._run, self._queue, watch=self._watch, wait=False)
+        return self._queue
 
     def there(self) -> bool:
         """Return whether a controller may still write to the journal of the run."""

@@ -13,7 +13,9 @@ from collections.abc import Mapping, Sequence
 
 _SAFE = "import sys; sys.path[:1] = filter(None, sys.path[:1]); "  # the working directory is '' there
 _ARCHIVE = (
-    "import os; os.stat({0!r}).st_uid in (0, os.getuid()) or sys.exit('ftslurm: ' + {0!r} + ' is not yours'); "
+    "import os; os.path.isfile({0!r}) or sys.exit('ftslurm: ' + {0!r} + ' is gone, the run\\'s copy "
+    "of ftslurm; provenance.json beside it has the version and commit'); "
+    "os.stat({0!r}).st_uid in (0, os.getuid()) or sys.exit('ftslurm: ' + {0!r} + ' is not yours'); "
     "sys.path.insert(0, {0!r}); import ftslurm; "
     "ftslurm.__file__.startswith({0!r}) or sys.exit('ftslurm: ' + {0!r} + ' is damaged'); "
 )

@@ -141,8 +141,8 @@ def srun_alone(partition: str, node: str, gpu: bool, extra: Sequence[str]) -> li
 
 # --- questions -------------------------------------------------------------------------------------------------------
 
-# --all: a partition may be hidden, also with jobs of one's own in it.
-_SQUEUE, _SINFO = ("squeue", "--all", "--noheader"), ("sinfo", "--all", "--noheader")
+# --all: a partition may be hidden, also with jobs of one's own in it. --local: one RPC less, about a federation.
+_SQUEUE, _SINFO = ("squeue", "--all", "--local", "--noheader"), ("sinfo", "--all", "--noheader")
 
 QUEUE_FIELDS = (
     "JobArrayID", "JobID", "State", "Reason", "NodeList", "StartTime", "EndTime", "PreemptTime", "ArrayJobID",

@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import json
 import re
 import shutil
+import subprocess
 from pathlib import Path
 
 import pytest
 from harness import Backend, Run
 
 import ftslurm
+from ftslurm.security import programs
 
 pytestmark = [pytest.mark.slurm, pytest.mark.light]
 PACKAGE = Path(ftslurm.__file__).parent
@@ -80,3 +83,24 @@ def test_a_run_survives_the_removal_of_what_has_started_it(slurm: Backend, insta
     run.wait_until_back(1)
     run.end_soon()
     run.finish()
+
+
+def test_a_removed_copy_is_written_again_and_without_one_a_sentence_says_what_it_was(slurm: Backend) -> None:
+    run = slurm.start("groups.count=2", args={"open-end": True, "step-time": 0.1})
+    run.wait_until_back(0, 1, attempt=0)
+    copy = run.dir / programs.COPY
+    before = copy.read_bytes()
+    copy.unlink()
+    run.until(copy.exists, "it is back")
+    assert copy.read_bytes() == before
+    run.kill(1)
+    run.wait_until_back(1)
+    code, said = run.ask("stop")
+    assert code == 0, said
+    run.finish(1, "stopped", warns=True)
+    copy.unlink()
+    start = programs.module("ftslurm.entry", "controller", str(run.dir), archive=str(copy))
+    done = subprocess.run(start, capture_output=True, text=True)
+    assert done.stderr.startswith(f"ftslurm: {copy} is gone, the run's copy of ftslurm; provenance.json")
+    assert done.stderr.count("\n") == 1
+    assert json.loads((run.dir / "provenance.json").read_text())["ftslurm"]["version"] == ftslurm.__version__

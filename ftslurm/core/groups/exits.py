@@ -134,6 +134,7 @@ def _refused(turn: Turn, unit: Unit, verdict: Exit, event: Ended) -> None:
     marks = replace(unit.marks, launched=None)
     unit = turn.change(unit, attempt=number - 1, exits=_exits_with(unit, verdict), marks=marks, pulses=())
     unit = turn.attempt(unit, hosts=())
+    turn.set(retries=max(1, turn.state.retries))
     queue.doubt(turn, unit)
     _follows(turn, unit, verdict, event)
     turn.change(unit, reason=reason)

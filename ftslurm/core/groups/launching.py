@@ -8,6 +8,7 @@ from ftslurm.config.schema import Config, standby_each
 from ftslurm.core.groups import finishing, ranks, standby
 from ftslurm.core.groups.placement import FreePlaces
 from ftslurm.core.groups.reports import since
+from ftslurm.core.groups.restart import LAUNCH_AGAIN_S, refused_wait_s
 from ftslurm.core.jobs import supply
 from ftslurm.core.state import transitions
 from ftslurm.core.state.actions import Launch
@@ -15,10 +16,12 @@ from ftslurm.core.state.model import LIVE, Attempt, Nodes, Out, Phase, Place, St
 from ftslurm.core.state.turn import Turn
 from ftslurm.core.state.units import pool_of, tasks_of
 from ftslurm.protocol import records
+from ftslurm.protocol.causes import Cause
 
 STORE_WITHIN_S = 30.0  # of a standby, which has imported everything: measured 0.03 s, and 1 s on a busy machine
 MOST_FENCED = 20  # earlier attempts whose end a launch ensures
 MOST_NAMED = 3  # nodes that a group without a place cannot have
+RETRIES_S = 30.0  # the longest wait between two launches of units that Slurm refuses
 
 
 def over_from(turn: Turn) -> float | None:
@@ -47,6 +50,8 @@ def launch(turn: Turn) -> None:
     finder = PlaceFinder(turn)
     for unit in due:
         picked = standby.pick(turn, unit) if unit.group is not None else None
+        if picked is None and not _may_try(turn, unit):
+            continue
         place = finder.find(unit) if picked is None else picked[1]
         if place is None:
             if unit.group is not None and unit.waits_for is None:
@@ -60,6 +65,22 @@ def launch(turn: Turn) -> None:
             _take_over(turn, unit, picked[0], place)
         else:
             _launch_at(turn, unit, place)
+
+
+def _may_try(turn: Turn, unit: Unit) -> bool:
+    """Return whether a unit may be launched now: those that Slurm has refused are tried one after the other.
+
+    A standby gives way to groups that Slurm refuses: its srun would take what they lack.
+    """
+    if unit.is_standby and any(map(_refused, turn.table.in_phase(Phase.PENDING, Phase.STARTING))):
+        return turn.due(turn.now + LAUNCH_AGAIN_S, unit.name)  # look again then
+    wait_s = refused_wait_s(turn.state.retries, RETRIES_S)
+    return not (turn.state.retries and _refused(unit)) or turn.due(turn.state.retried + wait_s, unit.name)
+
+
+def _refused(unit: Unit) -> bool:
+    """Return whether the last launch came to nothing: Slurm has refused it, or srun had too few ports for it."""
+    return bool(unit.exits) and unit.exits[-1].cause is Cause.START_FAILED
 
 
 def _due(turn: Turn) -> list[Unit]:
@@ -86,6 +107,8 @@ def _launch_at(turn: Turn, unit: Unit, place: Place) -> None:
     """Launch a unit's next attempt with a step of its own."""
     due = turn.now + turn.config.health.start_timeout_s
     check = _to_check(turn, unit, place)
+    if turn.state.retries and _refused(unit):
+        turn.set(retries=turn.state.retries + 1, retried=turn.now)
     attempt = Attempt(hosts=(None,) * tasks_of(unit, turn.config), checking=frozenset(check))
     unit = turn.put(transitions.launch(unit, place, due, turn.now, attempt))
     turn.do(_record(turn, unit), Launch(unit.id, unit.group, place, fence(unit), check))

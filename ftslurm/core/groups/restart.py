@@ -60,8 +60,7 @@ def judge(exits: Sequence[Exit], config: RestartConfig, launch_patience_s: float
     if not last.launched:
         in_a_row = list(takewhile(lambda e: not e.launched, reversed(exits)))
         if last.time - in_a_row[-1].time < launch_patience_s:
-            doublings = max(0, min(len(in_a_row) - AT_FIRST, 10))
-            return RestartAt(last.time + min(LAUNCH_AGAIN_S * 2**doublings, LAUNCH_MAX_S))
+            return RestartAt(last.time + refused_wait_s(len(in_a_row), LAUNCH_MAX_S))
         return GiveUp(f"srun could not start it for {launch_patience_s:g} s (health.start_timeout_s)")
     recent = [e for e in exits if last.time - e.time < WINDOW_S]
     failures = [e for e in recent if _is_failure(e)]
@@ -82,6 +81,11 @@ def judge(exits: Sequence[Exit], config: RestartConfig, launch_patience_s: float
         counts = _is_failure(exit_) and not _moves(exit_, recent)
         in_a_chain = (0 if exit_.healthy_s >= BACKOFF_MAX_S else in_a_chain) + counts
     return RestartAt(last.time + (0.0 if _moves(last, recent) else wait(in_a_chain, config)))
+
+
+def refused_wait_s(refusals: int, most_s: float) -> float:
+    """Return how long to wait after so many refused launches in a row."""
+    return min(LAUNCH_AGAIN_S * 2.0 ** max(0, min(refusals - AT_FIRST, 10)), most_s)
 
 
 def _moves(exit_: Exit, recent: Sequence[Exit]) -> bool:

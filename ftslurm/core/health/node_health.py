@@ -26,7 +26,7 @@ from ftslurm.core.groups.restart import WINDOW_S
 from ftslurm.core.groups.verdict import silent_siblings
 from ftslurm.core.jobs import supply
 from ftslurm.core.state import errands
-from ftslurm.core.state.actions import AskNodes, Dial, NoteBroken, Probe
+from ftslurm.core.state.actions import AskNodes, Dial, NoteBroken, Probe, ProbeLost
 from ftslurm.core.state.events import Alive, Looked, NodeFate
 from ftslurm.core.state.model import RUNS, Evidence, Look, Nodes, Out, Phase, Pulse, Trait, Unit, replace
 from ftslurm.core.state.transitions import stop
@@ -314,7 +314,7 @@ def _restore(turn: Turn) -> None:
             continue
         where = next((job.name for job in turn.jobs if job.alive and name in job.nodes), None)
         if where is not None or name in turn.state.allocation.nodes:
-            turn.do(Probe(name, where))
+            turn.do(ProbeLost(name, where))
         elif turn.state.job_pool.polled and now >= node.since + WINDOW_S:  # Slurm hands it out only if it is up
             turn.take_back(name, "it was left out an hour ago, and is in no job of the run")
             continue

@@ -17,8 +17,7 @@ from ftslurm.protocol.job_states import GONE
 
 ORDERED = (Cause.CANCELLED, Cause.PREEMPTED, Cause.TIME_LIMIT)  # the causes if Slurm has ordered the end
 CORRECTS_S = 60.0  # Slurm's word on a job corrects the cause of an attempt for this long after its end
-BUSY_S = 2.0  # poll interval while a job is between two states
-SETTLES_S = 60.0  # the poll interval is BUSY_S for at most this long after the last change
+BUSY_S = 2.0  # poll interval while a job is between two states; it grows until nothing has changed for long
 SLOW = 20  # the poll interval is at least this many times the duration of the last answer
 RARE_S = 300.0  # the longest poll interval, however slow slurmctld is
 WARNS_EARLY_S = 60.0  # Slurm may send its warning before the time limit this much too early
@@ -187,8 +186,8 @@ def _seen(turn: Turn, event: JobsSeen) -> None:
         turn.set_job_pool(by_name=jobs, next_poll=now + min(wait, RARE_S))
         return
     jobs = {name: one for name, one in jobs.items() if one.state != GONE}
-    busy = any(_unsettled(one, now) for one in jobs.values())
-    wait = max(BUSY_S if busy else turn.config.poll_s, SLOW * event.took_s)
+    soon = min((_settling_s(one, now) for one in jobs.values() if _unsettled(one)), default=inf)
+    wait = max(min(soon, turn.config.poll_s), SLOW * event.took_s)
     if not turn.state.job_pool.polled:  # what an earlier controller has submitted is among them
         for number, asking in turn.state.job_pool.asking.items():
             put_asking(turn, number, replace(asking, count=0))
@@ -211,11 +210,16 @@ def _cannot_write(turn: Turn, one: Job) -> None:
         turn.do(records.NodeCheckFailed(node=node, reason=why, seconds=None, log=None))
 
 
-def _unsettled(one: Job, now: float) -> bool:
-    """Return whether a job is between two states, or waits since a short time, so that Slurm is polled more often."""
+def _unsettled(one: Job) -> bool:
+    """Return whether a job is between two states, or waits, so that Slurm is polled more often for a while."""
     between = one.row.between or not one.nodes
     waits = between or one.leaving is not None or one.tried > -inf or one.doubted is not None
-    return waits and (one.alive or between) and now < max(one.since, one.tried, one.doubted or 0.0) + SETTLES_S
+    return waits and (one.alive or between)
+
+
+def _settling_s(one: Job, now: float) -> float:
+    """Return the poll interval for such a job: the longer nothing has changed, the longer."""
+    return max(BUSY_S, (now - max(one.since, one.tried, one.doubted or 0.0)) / 2)
 
 
 def _changed(turn: Turn, old: Job, new: Job) -> Job:

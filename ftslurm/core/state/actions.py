@@ -6,6 +6,8 @@ A JournalRecord is an action too: all records of a decision are on disk before a
 from __future__ import annotations
 
 from dataclasses import field
+from math import inf
+from typing import ClassVar
 
 from ftslurm.core.state.model import Place, RunOutcome, StepId
 from ftslurm.protocol.messages import Order, Rank
@@ -65,10 +67,13 @@ class Cancel(Value):
 class Ask(Value):
     """Something asked of the scheduler, in the background (launchers/scheduler.py). The answers are events."""
 
+    share: ClassVar[float] = inf  # it waits while so much of the run's RPCs is used up (state/budget.py); inf: never
+
 
 class AskNodes(Ask):
     """Ask what Slurm says of nodes. The answer is a NodeFate for each."""
 
+    share = 0.7
     nodes: tuple[str, ...]
 
 
@@ -97,6 +102,12 @@ class Probe(Ask):
     allocation: str | None = None  # as in Place
 
 
+class ProbeLost(Probe):
+    """Probe a node that is lost: it may have come back."""
+
+    share = 0.7
+
+
 class Dial(Ask):
     """Dial slurmd's port on nodes: kernels answer, whatever their processes do. The answer is Looked of the silent."""
 
@@ -106,12 +117,14 @@ class Dial(Ask):
 class AskJobs(Ask):
     """Ask about all jobs of this run at once. The answer is JobsSeen."""
 
+    share = 0.9
     asked: float = field(default=0.0, compare=False)  # when; a request that is still open serves as well
 
 
 class RequestJobs(Ask):
     """Submit `count` jobs of a group's size that avoid the nodes in `exclude`. The answer is Submitted."""
 
+    share = 1.0
     pool: int
     count: int
     exclude: tuple[str, ...] = ()
@@ -120,6 +133,7 @@ class RequestJobs(Ask):
 class Exclude(Ask):
     """Change the nodes that a queued job must not get to these and those of cluster.sbatch.exclude."""
 
+    share = 1.0
     name: str
     nodes: tuple[str, ...]
 

@@ -47,6 +47,8 @@ class RunState(Value):
     lighthouse_url: str | None = None  # empty: there is none
     released: bool = False  # all groups have started: later ones do not wait for one another
     restarts: int = 0  # of groups that had failed
+    retries: int = 0  # Slurm refuses launches: how often it was tried; 0: it has refused none since a step has begun
+    retried: float = -inf  # when one that it had refused was last tried again
     told: Map[str, Send] = Map()  # unit -> the last order about it sent to a Lighthouse
     warnings: frozenset[str] = frozenset()  # warnings that the user has been given
     stepless: tuple[float, float] | None = None  # since when scripts run without a step; seconds last reported

@@ -36,7 +36,7 @@ from ftslurm.protocol.value_class import Value
 V = TypeVar("V", bound=Value)
 # Fields of the run, its lineage and its jobs on which the rules about every unit depend, beside the unit itself.
 OF_ALL = {
-    "allocation", "ending", "lighthouse_url", "nodes", "released",
+    "allocation", "ending", "lighthouse_url", "nodes", "released", "retries",
     "lost", "restarted", "resuming", "rolling", "saving",
     "asking", "by_name", "polled",
 }  # fmt: skip

@@ -29,7 +29,7 @@ IGNORED: dict[tuple[type[Fold], ...], set[type[JournalRecord]]] = {
         *(records.AllocationRequested, records.AllocationRefused, records.AllocationPending, records.AllocationEnds),
         *(records.AllocationLeaving, records.AllocationRequeued, records.NodeSilent),
         *(records.AllocationGranted, records.AllocationLost, records.NodeExcluded, records.NodeCheckFailed),
-        *(records.NodeRestored, records.NodeShunned, records.NodeUnshunned),
+        *(records.NodeRestored, records.NodeShunned, records.NodeUnshunned, records.SlurmAsked),
         *(records.NodeCheckPassed, records.NodeDrained, records.NodeUndrained, records.StepStarting),
         *(records.ScriptBegun, records.StepAdopted, records.StepRecalled, records.StacksTaken, records.NoFirstStep),
         *(records.GroupWaits, records.StandbyGivenUp, records.GroupSetAside),
@@ -51,6 +51,7 @@ def test_each_record_has_a_line_for_people_or_is_known_to_need_none() -> None:
     shown_otherwise = {  # by the table, by the line of what follows at once, or by the answer to the command
         *(records.Progress, records.CheckpointSaved, records.HangLimit, records.AllocationEnds),
         *(records.NodeCheckPassed, records.ScriptBegun, records.NodeDrained, records.NodeUndrained),
+        records.SlurmAsked,
     }
     said = MADE["_handled"](sentences)
     assert {record for record in EVENTS if record.__name__ not in said} == shown_otherwise

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import pytest
-from histories import RUNNING, STARTED, Moment, config, killed, play, ready, stepped, stop, store
-from steps import A0, B0, B1, B2, S0, S1
+from histories import RUNNING, STARTED, Moment, Story, config, granted, killed, play, ready, stepped, stop, store
+from steps import A0, B0, B1, B2, LIGHT0, S0, S1
 
 from ftslurm.core.state import actions as act
 from ftslurm.core.state import events as ev
@@ -86,3 +86,34 @@ def test_one_that_is_refused_while_the_run_ends_is_not_tried_again() -> None:
 def test_it_says_why(error: str | None) -> None:
     story = play(*RUNNING, (30, killed(B0)), (31, ev.Ended(B1, 78, error=error, launcher_failed=True)))
     assert story.records("launch_refused")[0]["reason"] == (error or "srun has failed without a word")
+
+
+MANY = config(groups={"count": 20, "min": 1}, standby={"count": 1}, restart={"backoff_s": 0.1})
+
+
+def all_refused(seconds: int) -> Story:
+    """Return a run of 20 groups and a standby, each launch of which Slurm refuses at once, after so long."""
+    story = play((0, granted(21)), config=MANY)
+    for now in range(1, seconds):
+        live = [unit.id for unit in (*story.state.groups, *story.state.standbys) if unit.phase is Phase.STARTING]
+        story.turn(now, [refused(step) for step in live])
+    return story
+
+
+def test_launches_that_slurm_refuses_are_few_a_minute_in_all_and_standbys_give_way() -> None:
+    story = all_refused(400)
+    tried = [(at, action.id) for at, action in story.done if isinstance(action, act.Launch) and action.id != LIGHT0]
+    first, later = [step for at, step in tried if at < 2], [at for at, _ in tried if at >= 2]
+    assert len(first) == 21
+    assert len([at for at in later if at < 62]) == 8
+    assert len([at for at in later if 100 <= at < 400]) == 10
+    assert S0 not in [step for at, step in tried if at >= 2]
+
+
+def test_once_a_step_has_begun_all_are_launched() -> None:
+    story, now = all_refused(100), 100
+    while not (starting := [unit.id for unit in story.state.groups if unit.phase is Phase.STARTING]):
+        story.turn(now := now + 1, [])
+    story.turn(now + 1, [ready(starting[0])])
+    story.wait(now + 62)  # the longest wait of a group that was refused often
+    assert all(unit.phase is Phase.STARTING for unit in story.state.groups)

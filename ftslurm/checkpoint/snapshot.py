@@ -41,11 +41,11 @@ from ftslurm.checkpoint.consensus import GroupFailed, RankGroup
 from ftslurm.checkpoint.devices import synchronize
 from ftslurm.checkpoint.files import Files
 from ftslurm.checkpoint.store import Store
+from ftslurm.checkpoint.trees import tensors_by_path
 
 Tree = Mapping[str, Any]
 Params = Mapping[str, list[torch.Tensor]]  # the parameters of each optimizer, by the optimizer's name in the tree
 TREE = "tree"  # tree.pickle, or tree-0003.pickle for each rank when they differ
-_PLAIN = (torch.Tensor, torch.nn.Parameter)  # a subclass may be more than its data: it is pickled with the tree
 
 # A group of one rank saves without a process group, and DCP warns of that at every save and load.
 warnings.filterwarnings("ignore", message="torch.distributed is disabled, unavailable or uninitialized")
@@ -103,26 +103,6 @@ def copy(tree: Tree, buffers: dict[str, torch.Tensor]) -> Snapshot:
     Pickler(out).dump(tree)
     synchronize(tensors.values())  # now the copies are complete
     return Snapshot(out.getvalue(), pieces)
-
-
-def tensors_by_path(tree: object) -> dict[str, torch.Tensor]:
-    """Return the tensors of a tree by their paths, such as `optimizer.state.0.exp_avg`."""
-    found: dict[str, torch.Tensor] = {}
-
-    def walk(node: Any, path: str) -> None:
-        if isinstance(node, DTensor) or (type(node) in _PLAIN and node.layout == torch.strided):
-            while path in found:  # {"a.b": x} beside {"a": {"b": y}}
-                path += "'"
-            found[path] = node
-        elif isinstance(node, Mapping):
-            for key, value in node.items():
-                walk(value, f"{path}.{key}" if path else str(key))
-        elif isinstance(node, (list, tuple)):
-            for index, value in enumerate(node):
-                walk(value, f"{path}.{index}")
-
-    walk(tree, "")
-    return found
 
 
 # --- writing ----------------------------------------------------------------------------------------------------------

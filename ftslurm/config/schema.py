@@ -216,6 +216,10 @@ class TorchftConfig:
     # of this run) or process_group (torchft's PGTransport: what averages the tensors, with NCCL from GPU to GPU). A
     # transport that the script gives its Manager stays.
     transport: Literal["tcp", "process_group"] = "tcp"
+    # Who waits for the state of a group that comes back. blocking: all groups, until it is copied. beside: nobody; the
+    # group keeps the averaged gradients meanwhile, applies them to the state when that has come, and counts when its
+    # digest is that of the others. For scripts with torchft's Optimizer; others heal by blocking, and a line says why.
+    heal: Literal["blocking", "beside"] = "blocking"
 
 
 @dataclass

@@ -132,6 +132,7 @@ def environment(config: Config, run: RunDir, launch: Launch, base: Mapping[str, 
         **({"FTSLURM_MANAGER_HEARTBEAT_MS": str(round(1000 * config.heartbeat_s))} if ours else {}),
         "FTSLURM_PROCESS_GROUP": process_group(config),
         "FTSLURM_TRANSPORT": torchft.transport,
+        "FTSLURM_HEAL": torchft.heal,
         "FTSLURM_GPUS": "slurm" if slurm_knows_gpus(config) else "node",
         **(
             {interfaces.WANTED: ",".join(words(config.cluster.interface))}

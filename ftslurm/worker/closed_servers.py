@@ -119,6 +119,7 @@ class Client:
         has_stepped: Callable[[], object] = lambda: True,
     ) -> None:
         self._client = client
+        self.reported: int | None = None  # the step that the Lighthouse is told; None: the Manager's
         self.answered = answered
         self.has_stepped = has_stepped
 
@@ -126,6 +127,8 @@ class Client:
         return getattr(self._client, name)
 
     def _quorum(self, *args: Any, **words: Any) -> Any:
+        if self.reported is not None:
+            words["step"] = self.reported
         while True:
             try:
                 quorum = self._client._quorum(*args, **words)

@@ -102,6 +102,23 @@ class Patch(Enum):
             "torch.optim.optimizer": "register_optimizer_step_pre_hook()",
         },
     )
+    # A group that comes back catches up beside the training: catch_up.py.
+    BESIDE = (
+        "all groups wait for a group that heals (torchft.heal)",
+        {
+            "torchft.optim:OptimizerWrapper": "step()",
+            "torchft.manager:Manager": """
+                _checkpoint_transport _connect_timeout _group_rank _group_world_size _manager_state_dict()
+                _min_replica_size _participating_replica_rank _participating_replica_world_size _pending_state_dict
+                _replica_world_size_mode _step _store _timeout _use_async_quorum _user_state_dicts
+            """,
+            "torchft._torchft:ManagerClient": "_checkpoint_metadata()",
+            "torchft._torchft:QuorumResult": """
+                heal max_replica_rank max_step max_world_size recover_dst_replica_ranks recover_src_manager_address
+                replica_world_size
+            """,
+        },
+    )
     # Steps are shown, a worker without the training's state takes none, and nobody waits for a dead group.
     MANAGER = (
         "steps, quorums and hangs are not seen, only the Lighthouse keeps a group without the training's state from "

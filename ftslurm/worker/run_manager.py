@@ -52,15 +52,20 @@ class RunManager(Base):  # type: ignore[misc]
             self._apply_pending_state_dict()
         if self._ftslurm.compared is not None:
             self._ftslurm.compared.step_begins(self)
+        if self._ftslurm.beside is not None:
+            self._ftslurm.beside.step_begins(self)
         self._ftslurm.commits.step_begins()
         self._ftslurm.progress.seeks_quorum(self)
         super().start_quorum(*args, **kwargs)
 
     def _async_quorum(self, allow_heal: bool = True, *args: Any, **kwargs: Any) -> None:
-        watchers = self._ftslurm
+        watchers, beside = self._ftslurm, self._ftslurm.beside
 
         def answered(quorum: Any) -> None:
             watchers.lineage.check(self, allow_heal, quorum)
+            if beside is not None:
+                beside.answered(self, quorum, allow_heal)
+                self._client.quorum = quorum
             watchers.quorums.joined.quorum = quorum.quorum_id
             if os.environ.get("FTSLURM_LIGHTHOUSE") == "torchft":
                 # Its ids begin anew when it is relaunched: what members of an earlier quorum of this id have left in
@@ -72,6 +77,8 @@ class RunManager(Base):  # type: ignore[misc]
         watchers.lineage.managers.add(self)
         self._client.answered = answered
         super()._async_quorum(allow_heal, *args, **kwargs)
+        if beside is not None:
+            beside.has_quorum(self, self._client.quorum, allow_heal)
         watchers.progress.has_quorum(self)
 
     def _reconfigure_pg(self, communicator_id: int, handles: list[str]) -> None:
@@ -92,7 +99,12 @@ class RunManager(Base):  # type: ignore[misc]
     def _apply_pending_state_dict(self) -> None:
         if self._ftslurm.compared is not None:
             self._ftslurm.compared.state_changes(self)
+        if self._ftslurm.beside is not None:
+            self._ftslurm.beside.completes(self)
+        loads = self._pending_state_dict is not None
         super()._apply_pending_state_dict()
+        if self._ftslurm.beside is not None and loads:
+            self._ftslurm.beside.loaded(self)
 
     def wait_quorum(self) -> None:
         """Wait for the quorum."""
@@ -146,14 +158,17 @@ class RunManager(Base):  # type: ignore[misc]
         committed = bool(super().should_commit(*args, **kwargs))
         for buffer, mean in means if committed else ():
             buffer.detach().copy_(mean.view_as(buffer))
-        if compared is not None and committed:
-            compared.has_committed(self)
+        if self._ftslurm.beside is None or not self._ftslurm.beside.apart:
+            if compared is not None and committed:
+                compared.has_committed(self)
+            commits.has_voted(self, committed)
         self._ftslurm.progress.has_voted(self, committed)
-        commits.has_voted(self, committed)
         return committed
 
     def shutdown(self, *args: Any, **kwargs: Any) -> None:
-        """End the Manager."""
+        """End the Manager. The script may read its weights after that."""
+        if self._ftslurm.beside is not None:
+            self._ftslurm.beside.finish()
         self._ftslurm.progress.shuts_down(self)
         super().shutdown(*args, **kwargs)
 

@@ -50,6 +50,7 @@ from ftslurm.worker.quorum_abort import BrokenQuorums
 from ftslurm.worker.unhealed import Watch
 
 if TYPE_CHECKING:
+    from ftslurm.worker.catch_up import Beside
     from ftslurm.worker.comparison import Comparison
 
 _MOST_ERROR = 300  # characters of an exception's first line
@@ -68,6 +69,7 @@ class Watchers:
     quorums: BrokenQuorums
     sessions: Sessions
     compared: Comparison | None = None  # None: health.compare_every is 0, or this torchft does not fit
+    beside: Beside | None = None  # None: torchft.heal=blocking, or this torchft does not fit
     left_out: list[str] = field(default_factory=list)  # sentences about what does not fit the installed torch, torchft
     bound: str = ""  # a line for the rank's log: the CPUs to which this process is bound
     opened: set[tuple[str, str]] = field(default_factory=set)  # the descriptors that a script may not close
@@ -127,6 +129,9 @@ def main(task: Task, orders: int, reports: int) -> NoReturn:
 
     def finished() -> int | None:
         watchers.flush()
+        if watchers.beside is not None:
+            for manager in list(watchers.lineage.managers):
+                watchers.beside.linger(manager)
         watchers.unhealed.ended()
         channel.say(messages.Done())
         if watchers.opened - descriptors():
@@ -281,6 +286,7 @@ def import_everything(task: Task, channel: Channel) -> Watchers:
         Patch.PARAMETER_SERVERS: lambda: parameter_sessions.install(task.gateway, watchers.sessions),
         Patch.CHECKPOINTS: lambda: importlib.import_module("ftslurm.worker.transport").install(task.gateway),
         Patch.COMPARE: lambda: compare(watchers, task, channel),
+        Patch.BESIDE: lambda: heal_beside(watchers, channel),
         Patch.MANAGER: lambda: importlib.import_module("ftslurm.worker.run_manager").install(watchers),
     }
     patch_fit.apply(installs, watchers.left_out)
@@ -301,6 +307,13 @@ def compare(watchers: Watchers, task: Task, channel: Channel) -> None:
     every, parts = os.environ["FTSLURM_COMPARE_EVERY"], os.environ["FTSLURM_COMPARE_PARTS"].split()
     warn = complain if every == "auto" else channel.warn  # what was not asked for may fail
     watchers.compared = Comparison(warn, task.position, None if every == "auto" else int(every), parts)
+
+
+def heal_beside(watchers: Watchers, channel: Channel) -> None:
+    """Heal this group beside the training, and let others do so, if the run does."""
+    if os.environ.get("FTSLURM_HEAL") == "beside":
+        watchers.beside = importlib.import_module("ftslurm.worker.catch_up").Beside(channel.warn)
+        watchers.beside.install()
 
 
 def end_before_step(channel: Channel, reason: str) -> NoReturn:

@@ -150,7 +150,7 @@ def test_the_state_changes_only_after_what_is_read_is_read(make: Callable[..., A
     there = make({"w": torch.zeros(32 << 20, dtype=torch.uint8)})
     with guard.dial(there.metadata(), 5) as reader, ThreadPoolExecutor(1) as pool:
         reader.settimeout(60)
-        reader.sendall(struct.pack("<qqq", 7, 0, 32 << 20))
+        reader.sendall(struct.pack("<qqqq", transport.Kind.ALL, 7, 0, 32 << 20))
         reader.recv(8, socket.MSG_WAITALL)
         over = pool.submit(there.disallow_checkpoint)
         time.sleep(0.2)
@@ -196,6 +196,34 @@ def test_a_stream_that_breaks_goes_on_where_it_stopped(
     assert all(torch.equal(got[name], one) for name, one in state.items())
 
 
+def test_a_copy_is_that_of_its_step_and_is_kept_while_it_is_wanted(make: Callable[..., Any], guard: Gateway) -> None:
+    weight, buffer = torch.arange(1_000_000.0), torch.zeros(3)
+    there = make({"user": {"w": weight, "b": buffer, "n": 1}})
+    there.trained = lambda: {weight.untyped_storage().data_ptr()}
+    dial, kind = (lambda: make().dial(there.metadata(), 5)), transport.Kind
+    with dial() as holder:
+        header = transport.Header.received(holder, kind.KEEP, 7)
+        assert header.paths == ["user.w", "user.b"]
+        assert header.trained == [True, False]
+        digests = {transport.ask(holder, kind.DIGEST, 7)}
+        there.disallow_checkpoint()
+        weight += 1
+        there.send_checkpoint([1], 8, {"user": {"w": weight, "b": buffer}}, TIMEOUT)
+        came = header.empty()
+        transport.Fetch(dial, kind.ALL, 7, came).run()
+        assert torch.equal(came[0], torch.arange(1_000_000.0))
+        digests.add(transport.ask(holder, kind.DIGEST, 8))
+        assert len(digests) == 2
+        buffer += 5
+        (rest,) = came[1:]
+        transport.Fetch(dial, kind.REST, 8, [rest]).run()
+        assert rest.tolist() == [5, 5, 5]
+        assert header.build([header.whole(0, None), rest])["user"]["n"] == 1
+    guarded_network.until(lambda: not there._copies)
+    with pytest.raises(transport.Refused), dial() as late:
+        transport.ask(late, kind.HEADER, 7)
+
+
 def test_a_donor_that_is_gone_fails_the_heal(make: Callable[..., Any], guard: Gateway) -> None:
     there, here = make({"w": torch.zeros(5)}), make()
     guard.withdraw(there.metadata().partition("/")[2])
@@ -207,7 +235,7 @@ def test_a_stranger_gets_nothing(make: Callable[..., Any], capfd: pytest.Capture
     there = make({"w": torch.arange(5)})
     with socket.create_connection(place_of(there), 5) as sock, contextlib.suppress(ConnectionError):
         challenge = sock.recv(handshake.CHALLENGE, socket.MSG_WAITALL)
-        sock.sendall(struct.pack("<qqq", 7, -1, 0))
+        sock.sendall(struct.pack("<qqqq", transport.Kind.HEADER, 7, 0, 0))
         assert len(challenge) == handshake.CHALLENGE
         assert sock.recv(1000) + sock.recv(1000) == b""
     assert "refused: a connection from 127.0.0.1" in capfd.readouterr().err

@@ -9,7 +9,7 @@ import pytest
 import torch
 from devices import Devices
 
-from ftslurm.checkpoint import devices, snapshot
+from ftslurm.checkpoint import devices, snapshot, trees
 from ftslurm.worker import unhealed
 
 
@@ -76,7 +76,7 @@ def test_a_snapshot_is_complete_whichever_gpus_hold_the_state_and_is_current(
     current: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     gpus, make = Devices(monkeypatch), torch.empty
-    monkeypatch.setattr(snapshot, "_PLAIN", (OnGpu, torch.Tensor))
+    monkeypatch.setattr(trees, "_PLAIN", (OnGpu, torch.Tensor))
     monkeypatch.setattr(torch, "empty", lambda size, dtype, **_: make(size, dtype=dtype))
     torch.accelerator.set_device_index(current)
     values = {"a": 1.0, "b": 2.0, "c": 3.0}

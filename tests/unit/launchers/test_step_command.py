@@ -173,6 +173,7 @@ def test_every_task_knows_its_run_and_torchfts_time_outs() -> None:
         "FTSLURM_MANAGER_HEARTBEAT_MS": "1000",
         "FTSLURM_PROCESS_GROUP": "gloo",
         "FTSLURM_TRANSPORT": "tcp",
+        "FTSLURM_HEAL": "blocking",
         "FTSLURM_GPUS": "slurm",
         "FTSLURM_INTERFACE": "auto",
         "FTSLURM_CHECKPOINT_DIR": "/scratch/it's a run/ddp-1/checkpoints",

@@ -65,7 +65,7 @@ class Training:
         self.compared = Comparison(self.warnings.append, self.position, every, parts)
         self.compared.report = lambda *told: self.reports.append(told)
         progress = SimpleNamespace(seeks_quorum=bool, votes=bool, has_voted=lambda *_: None, reduces=lambda *_: None)
-        watchers = SimpleNamespace(progress=progress, compared=self.compared, unhealed=SimpleNamespace())
+        watchers = SimpleNamespace(progress=progress, compared=self.compared, unhealed=SimpleNamespace(), beside=None)
         watchers.quorums, watchers.commits = SimpleNamespace(cover=bool), Commits(print)
         self.kind = run_manager(SimpleNamespace(Manager=Manager), watchers)
         self.weight = torch.nn.Parameter(torch.arange(float(size)))

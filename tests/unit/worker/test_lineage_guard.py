@@ -157,7 +157,9 @@ def watched(answer: dict[str, Any], step: int = 0, floor: int = 0) -> Any:
     history = LineageGuard(refuse)
     history.floor = floor
     progress = SimpleNamespace(seeks_quorum=bool, has_quorum=bool)
-    watchers = SimpleNamespace(lineage=history, progress=progress, unhealed=SimpleNamespace(), compared=None)
+    watchers = SimpleNamespace(
+        lineage=history, progress=progress, unhealed=SimpleNamespace(), compared=None, beside=None
+    )
     watchers.commits = Commits(print)
     watchers.quorums = SimpleNamespace(cover=bool, joined=SimpleNamespace())
     return run_manager(fake_torchft_client(answer, step), watchers)()

@@ -35,7 +35,9 @@ class Run:
             report or self.reports.append, clock=lambda: self.now, every_s=every_s, position=self.position
         )
         lineage = SimpleNamespace(managers=WeakSet())
-        watchers = SimpleNamespace(progress=self.observer, lineage=lineage, unhealed=SimpleNamespace(), compared=None)
+        watchers = SimpleNamespace(
+            progress=self.observer, lineage=lineage, unhealed=SimpleNamespace(), compared=None, beside=None
+        )
         watchers.commits = Commits(print)
         watchers.quorums = SimpleNamespace(cover=bool)
         self.Manager = run_manager(fake_torchft(), watchers)

@@ -101,11 +101,11 @@ def test_a_partition_or_node_that_is_not_there_is_told_with_slurms_words(
 def test_a_job_that_does_not_start_is_named_with_slurms_reason(slurm_cluster: Cluster, tmp_path: Path) -> None:
     slurm_cluster.run(["scontrol", "update", "nodename=n1", "state=drain", "reason=fan"])
     try:
-        code, out, err = doctor(slurm_cluster, tmp_path, "--nodes", "n1,n2", "--wait", "6")
+        code, out, err = doctor(slurm_cluster, tmp_path, "--nodes", "n1,n2", "--wait", "12")
     finally:
         slurm_cluster.run(["scontrol", "update", "nodename=n1", "state=resume"])
     assert code == 1, out + err
-    assert "n1: its job has not started within 6 s: Slurm job" in out
+    assert "n1: its job has not started within 12 s: Slurm job" in out
     assert "waiting for the job on n1" in err
     assert "n2: torch " in out  # the other one is looked at
     until(lambda: not jobs(slurm_cluster), "the job that waited is cancelled")

@@ -52,7 +52,7 @@ def start(new_cluster: Callable[..., Cluster], slurm_on: Callable[[Cluster], Bac
     def start(*words: str, nodes: int = 4, stepping: int = 3, **options: object) -> tuple[Cluster, Run]:
         cluster = new_cluster(nodes=nodes, cpus=1, **options)
         run = slurm_on(cluster).start("groups.count=3", "restart.max_per_group=20", *words, args=ENDLESS)
-        run.wait_for_steps(3, stepping)
+        run.until(lambda: sum(len(run.steps(group)) >= 3 for group in range(3)) >= stepping, "steps")
         os.kill(run.process.pid, signal.SIGSTOP)  # `ftslurm run` asks squeue, too
         return cluster, run
 

@@ -33,7 +33,7 @@ def commands(page: Path) -> str:
 
 def test_every_file_that_a_page_names_exists(page: Path) -> None:
     named = re.findall(
-        r"\b(?:ftslurm|tests|examples|sbatch|conf|benchmarks|docs)/[\w./*-]*\w/?",
+        r"\b(?<!/etc/)(?:ftslurm|tests|examples|sbatch|conf|benchmarks|docs)/[\w./*-]*\w/?",
         re.sub(r"https://[^)\s]+", "", page.read_text()),
     )
     assert [name for name in named if not any(ROOT.glob(name.rstrip("/")))] == []

@@ -154,6 +154,7 @@ class Controller:
         self.next_count = self.now() + LONG_S  # of RPCs to the scheduler
         self.unwritable = ""  # the warning that lines cannot be written
         self.last_there = inf  # when the run directory was there last
+        self.last_whole = self.now()  # and its copy of ftslurm
         self.last_printed: dict[StepId, str] = {}  # by the launcher of each step
 
     def now(self) -> float:
@@ -305,11 +306,13 @@ class Controller:
     def _look_for_files(self) -> None:
         """End the run if somebody has removed its directory: no verb finds it any more, and what it writes is lost.
 
-        Its copy of ftslurm, without which nothing is started, is written again.
+        Its copy of ftslurm, without which nothing starts, is written again, but not while the directory is removed.
         """
         try:
             self.run_dir.root.stat()
-            if self.copy is not None and own_copy.restore(self.copy, self.run_dir.package):
+            if self.copy is None or self.run_dir.package.exists():
+                self.last_whole = self.now()
+            elif self.now() > self.last_whole + GONE_S and own_copy.restore(self.copy, self.run_dir.package):
                 text = f"somebody had removed {self.run_dir.package}: it is written again"
                 self._record(records.Warned(group=None, text=text))
         except FileNotFoundError:

@@ -67,7 +67,7 @@ def sbatch_script(config: Config, run: RunDir, role: JobRole, options: Mapping[s
         _make_sbatch_string(
             batch_command(run, role),
             run.submitit,
-            job_name=config.run.name + {JobRole.CONTROLLER: ".controller", JobRole.PILOT: ".group"}.get(role, ""),
+            job_name=config.run.name,
             use_srun=False,
             time=None,  # submitit's default would be five minutes
             wckey=None,

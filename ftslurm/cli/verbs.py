@@ -381,8 +381,8 @@ example
   ftslurm undrain n3                    n3, which `ftslurm drain n3` has left out, may be used again
 
 So may one that is left out because it has failed its check (health.preflight) or is broken, or a group has diverged or
-failed again and again there; health.preflight, if set, checks it before. One that others did not reach is used again,
-and is not left out for that a second time.
+failed again and again there; health.preflight, if set, checks it before. A node that others could not reach is used
+again, and ftslurm never excludes it for that again.
 Groups that have moved away stay where they are; one that waits for a node starts at once."""
         + DONE,
         args=(arg("node", metavar="NODE", help="one that is drained or left out, as `ftslurm status` names it"),),

@@ -49,17 +49,14 @@ def write(path: Path, final: Path) -> None:
     owned_files.write_file(path, Path(programs.ARCHIVE).read_bytes() if programs.ARCHIVE else _packed(final))
 
 
-def restore(copy: BinaryIO, path: Path) -> bool:
-    """Write a run's copy again if somebody has removed it, from the open file; return whether it was.
+def restore(copy: BinaryIO, path: Path) -> None:
+    """Write a run's copy again, from the open file of the one that somebody has removed.
 
     Raises:
         OSError: it cannot be written.
     """
-    if path.exists():
-        return False
     copy.seek(0)
     owned_files.replace_file(path, copy.read())
-    return True
 
 
 def hand_over(run: RunDir, words: list[str]) -> None:
@@ -101,10 +98,10 @@ def _digest() -> str:
 
 
 def this() -> dict[str, Any]:
-    """Return what this process's ftslurm is, as the comment of a copy."""
+    """Return the version and the commit of this process's ftslurm."""
     root = Path(ftslurm.__file__).parents[1]
     commit = first_line(str(root), "rev-parse", "--short", "HEAD") if (root / ".git").exists() else None
-    return {"is": _digest(), "version": ftslurm.__version__, "commit": commit}
+    return {"version": ftslurm.__version__, "commit": commit}
 
 
 def _name(copy: dict[str, Any]) -> str:
@@ -130,7 +127,7 @@ def _packed(final: Path) -> bytes:
 
     data = io.BytesIO()
     with ZipFile(data, "w", ZIP_DEFLATED, compresslevel=1) as archive:
-        archive.comment = json.dumps(this()).encode()
+        archive.comment = json.dumps({"is": _digest(), **this()}).encode()
         for name, path in _files().items():
             archive.writestr(ZipInfo(name), path.read_bytes(), ZIP_DEFLATED, 1)
             if path.suffix == ".py":

@@ -43,7 +43,7 @@ def write(config: Config, run: Path, git: Mapping[str, Any] | None) -> None:
         "directory": os.getcwd(),
         "environment": {name: os.environ.get(name) for name in _SEARCHED},
         "python": {"version": platform.python_version(), "command": interpreter(config.job, sys.executable)},
-        "ftslurm": {name: value for name, value in own_copy.this().items() if name != "is"},
+        "ftslurm": own_copy.this(),
         "git": git,
         "packages": None if packages is None else PACKAGES,
     }

@@ -137,7 +137,7 @@ def _site(path: str, tree: Any) -> Site:
 
 
 def _number(value: object) -> float | None:
-    """Return a number, or a time in minutes; None: it is neither, and no limit is meant."""
+    """Return a number, or a time in minutes, or None if the value is neither."""
     if isinstance(value, str) and (time := _TIME.fullmatch(value)):
         part = {name: int(number or 0) for name, number in time.groupdict().items()}
         return 1440 * part["d"] + 60 * (part["dh"] + part["h"]) + part["dm"] + part["m"]

@@ -311,7 +311,8 @@ class Controller:
             self.run_dir.root.stat()
             if self.copy is None or self.run_dir.package.exists():
                 self.last_whole = self.now()
-            elif self.now() > self.last_whole + GONE_S and own_copy.restore(self.copy, self.run_dir.package):
+            elif self.now() > self.last_whole + GONE_S:
+                own_copy.restore(self.copy, self.run_dir.package)
                 text = f"somebody had removed {self.run_dir.package}: it is written again"
                 self._record(records.Warned(group=None, text=text))
         except FileNotFoundError:

@@ -173,9 +173,10 @@ def _leave_out(turn: Turn, nodes: Sequence[str], by: str | int) -> None:
 
 
 def undrain(turn: Turn, event: Asked) -> None:
-    """Use a drained node again, or one that was left out for what has failed there, which is checked again first.
+    """Use a node again that a user drained or ftslurm excluded.
 
-    One that others did not reach is not left out for that again.
+    A node that was excluded for a failure is checked first. One that others could not reach is never excluded for that
+    again.
     """
     node, known = event.node, turn.nodes.of(event.node)
     left_out = known.out in (Out.UNFIT, Out.BLAMED, Out.CUT)

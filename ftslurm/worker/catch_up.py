@@ -13,9 +13,9 @@ JOINING    It heals as torchft does, but from a donor comes only what no optimiz
 ANEW       It begins anew: the donor has gone.
 BLOCKING   It heals as torchft does: something does not fit, or has failed.
 
-All the while it tells the Lighthouse step 0, as a group that has no state: others never heal from it, leave it out of
-the number by which they divide, and refuse to go on with it alone. Where its step and the quorum's differ, because one
-of them has not committed a step, it begins anew.
+All the while it reports step 0 to the Lighthouse, like a group without state: others never heal from it, do not count
+it in the divisor, and do not continue with it alone. If its step differs from the quorum's, because one of them did not
+commit a step, it begins anew.
 
 All ranks of a group change to one of the last three phases at the same step, which one of them writes to the group's
 store. What reads weights meanwhile (`eval()`, `state_dict()`, the Manager's `shutdown()`) first waits until
@@ -264,7 +264,7 @@ class Beside:
         return "buffers are averaged (health.buffers)" if buffers.is_wanted() else ""
 
     def has_quorum(self, manager: Any, quorum: Any, allow_heal: bool) -> None:
-        """Leave groups that are behind out of the number of participants, with a synchronous quorum, too."""
+        """Do not count groups that are behind as participants, even with a synchronous quorum."""
         if self._optimizers and allow_heal and not manager._use_async_quorum:
             size, rank = quorum.max_world_size, quorum.max_replica_rank
             if manager._replica_world_size_mode.name == "FIXED_WITH_SPARES":
@@ -276,16 +276,10 @@ class Beside:
 
     def trained(self) -> set[int]:
         """Return the addresses of all that the optimizers train, and of their state."""
-        return {
-            one.untyped_storage().data_ptr()
-            for optimizer in self._optimizers
-            if isinstance(optimizer, torch.optim.Optimizer)
-            for tree in (optimizer.param_groups, list(optimizer.state.values()))
-            for _, one in digest.named(tree)
-        } - {0}
+        return digest.trained(one for one in self._optimizers if isinstance(one, torch.optim.Optimizer))
 
     def _live(self, manager: Any, header: Header) -> list[Any]:
-        """Return the tensors of this process in the order of a donor's; None: it has none of this type and shape."""
+        """Return this process's tensors in the donor's order, with None where no tensor has that type and shape."""
         self._reads = True
         try:
             have = tensors_by_path({"user": {key: read() for key, read in manager._user_state_dicts.items()}})
@@ -390,7 +384,7 @@ class CatchUp:
             self.phase = Phase.CHECKING
 
     def check(self, manager: Any, live: Callable[[Any, Header], list[Any]]) -> bool | None:
-        """Compare this process with a donor; None: it is not known yet."""
+        """Return whether this process equals a donor, or None while the comparison is under way."""
         if self._theirs is None:
             self.checked, self.mine = manager._step + self._lead, None
             self._theirs = in_background(self._ask, self.checked)
@@ -426,7 +420,7 @@ class CatchUp:
             manager._store.set(f"{self._key}/{phase.name}", str(manager._step + 2 if at is None else at))
 
     def follow(self, manager: Any) -> None:
-        """Change to the phase in which the group's ranks agree, if it is time."""
+        """Enter the phase that the group's ranks have agreed on, once its step has come."""
         for phase in (Phase.BLOCKING, Phase.ANEW, Phase.JOINING) if manager._group_world_size > 1 else ():
             key = f"{self._key}/{phase.name}"
             if manager._store.check([key]) and int(manager._store.get(key)) <= manager._step:

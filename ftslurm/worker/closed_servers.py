@@ -119,7 +119,7 @@ class Client:
         has_stepped: Callable[[], object] = lambda: True,
     ) -> None:
         self._client = client
-        self.reported: int | None = None  # the step that the Lighthouse is told; None: the Manager's
+        self.reported: int | None = None  # the step to report to the Lighthouse, or None for the Manager's own
         self.answered = answered
         self.has_stepped = has_stepped
 

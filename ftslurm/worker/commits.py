@@ -91,11 +91,12 @@ class Commits(Onlooker):
 
     def _weights(self) -> list[Any]:
         """Return the versions of what the optimizers train, and some elements of the first weight of each group."""
+        from ftslurm.checkpoint.trees import local
+
         found = list[Any]()
         for optimizer in self._optimizers:
             for group in optimizer.param_groups:
-                every = (weight.detach() for weight in group["params"])
-                local = [weight.to_local() if hasattr(weight, "to_local") else weight for weight in every]
-                found.append([weight._version for weight in local])
-                found.append(local[0].reshape(-1)[:COMPARED].tolist())
+                parts = [local(weight.detach()) for weight in group["params"]]
+                found.append([part._version for part in parts])
+                found.append(parts[0].reshape(-1)[:COMPARED].tolist())
         return found

@@ -87,13 +87,18 @@ def chosen(
     tensors = dict(named(state))
     if patterns := list(parts):
         return {name: one for name, one in tensors.items() if any(fnmatchcase(name, pattern) for pattern in patterns)}
-    trained = {
+    addresses = trained(optimizers, weights_only)
+    return {name: one for name, one in tensors.items() if one.untyped_storage().data_ptr() in addresses}
+
+
+def trained(optimizers: Iterable[torch.optim.Optimizer], weights_only: bool = False) -> set[int]:
+    """Return the addresses of what optimizers train, and of their state unless `weights_only`."""
+    return {
         one.untyped_storage().data_ptr()
         for optimizer in optimizers
         for tree in (optimizer.param_groups, [] if weights_only else list(optimizer.state.values()))
         for _, one in named(tree)
-    }
-    return {name: one for name, one in tensors.items() if one.untyped_storage().data_ptr() in trained - {0}}
+    } - {0}
 
 
 def flip_bit(tensors: Mapping[str, torch.Tensor]) -> str:

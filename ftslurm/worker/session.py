@@ -337,7 +337,11 @@ def take_rank(task: Task, assign: messages.Assign, me: messages.Rank) -> None:
 
 def join_group(task: Task, channel: Channel, watchers: Watchers, rank: int) -> None:
     """Join the group's other ranks: rank 0 hosts the store, and all ranks wait until the script may start."""
-    place = host_store(task.gateway) if rank == 0 else None if task.local_index else admission(task.gateway)
+    place = None
+    if rank == 0:
+        place = host_store(task.gateway)
+    elif task.local_index == 0:
+        place = admission(task.gateway)
     watchers.opened = descriptors()  # before other ranks connect to the store: they close their connections at any time
     if place is not None:
         channel.say(messages.StoreUp(*place))

@@ -375,11 +375,6 @@ class Fetch:
         self.size = sum(map(len, self._into))
         self._left = deque((first, min(first + PIECE, self.size)) for first in range(0, self.size, PIECE))
 
-    @property
-    def came(self) -> int:
-        """How many bytes have come, or are on their way."""
-        return self.size - sum(last - first for first, last in list(self._left))
-
     def run(self) -> None:
         """Fetch all.
 

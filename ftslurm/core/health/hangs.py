@@ -239,8 +239,12 @@ def _ranks(turn: Turn) -> Iterator[list[Culprit]]:
     """Yield for every rank its tasks, one from each group that trains."""
     groups = turn.having(Trait.JOINED)
     for rank in range(max((len(u.pulses) for u in groups), default=0)):
-        known = [Culprit(u, rank, pulse) for u in groups for pulse in u.pulses[rank : rank + 1] if pulse is not None]
-        yield [one for one in known if one.pulse.step is not None and one.pulse.stage is not Stage.SHUT_DOWN]
+        known = [(u, u.pulses[rank]) for u in groups if rank < len(u.pulses)]
+        yield [Culprit(u, rank, pulse) for u, pulse in known if pulse is not None and _trains(pulse)]
+
+
+def _trains(pulse: Pulse) -> bool:
+    return pulse.step is not None and pulse.stage is not Stage.SHUT_DOWN
 
 
 def _heals(turn: Turn, limit: float) -> bool:

@@ -126,7 +126,8 @@ def _dial(turn: Turn, silent: list[Silence]) -> None:
         turn.node(*new, dialled=turn.now, no_answer=False)
         if turn.config.one_job:
             turn.do(Dial(tuple(sorted(new))))
-        turn.set(reached=replace(turn.state.reached, next=turn.now))
+        else:
+            turn.set(reached=replace(turn.state.reached, next=turn.now))
 
 
 def _is_dead(turn: Turn, silence: Silence) -> bool:

@@ -90,8 +90,7 @@ def aside(turn: Turn, said: messages.GroupAside) -> None:
     if unit.attempt != said.attempt or unit.phase not in LIVE:
         return  # it has ended meanwhile
     turn.attempt(unit, aside=turn.lighthouse.id if said.aside else None)
-    pulse = unit.pulses[0] if unit.pulses else None
-    ends = pulse is not None and pulse.stage is Stage.SHUT_DOWN
+    ends = unit.pulse is not None and unit.pulse.stage is Stage.SHUT_DOWN
     if ends or unit.phase is Phase.STOPPING or unit.current.over or unit.current.done:
         return
     kind = records.GroupSetAside if said.aside else records.GroupHeardAgain

@@ -291,7 +291,7 @@ def exclude(turn: Turn, node: str, reason: str) -> None:
 def mind_lighthouse(turn: Turn) -> None:
     """Stop a Lighthouse whose guard answers, but whose process is stopped or whose event loop stands still."""
     unit = turn.lighthouse
-    pulse = unit.pulses[0] if unit.pulses else None
+    pulse = unit.pulse
     if not turn.goes_on or unit.phase is not Phase.RUNNING or pulse is None:
         return
     stood = pulse.time - pulse.moved

@@ -99,7 +99,7 @@ def _silent(turn: Turn) -> frozenset[str]:
 
 def _waits(unit: Unit) -> tuple[float, float] | None:
     """Return since when a group waits for others, and until when that is usual; None: it does not, as far as known."""
-    pulse, pace = unit.pulses[0], unit.current.pace
+    pulse, pace = unit.pulse, unit.current.pace
     if pulse is None or not pulse.stage.waits:
         return None
     return pulse.moved, pulse.moved + max(WAIT_S, 2 * pace.step_s if pace else 0.0)

@@ -184,7 +184,7 @@ def _nobody_resumed(turn: Turn) -> bool:
 
 
 def _asks_below(unit: Unit, step: int) -> bool:
-    pulse, begun = unit.pulses[0] if unit.pulses else None, unit.marks.begun
+    pulse, begun = unit.pulse, unit.marks.begun
     if unit.phase is not Phase.RUNNING or pulse is None or begun is None or pulse.time <= begun:
         return False
     return pulse.stage == Stage.SEEKING_QUORUM and pulse.step is not None and pulse.step < step

@@ -381,6 +381,11 @@ class Unit(Value):
         return max((pulse.time for host, pulse in both if host == node and pulse is not None), default=None)
 
     @property
+    def pulse(self) -> Pulse | None:
+        """The last sign of life of its first task, or None if there was none."""
+        return self.pulses[0] if self.pulses else None
+
+    @property
     def is_stopped(self) -> bool:
         """Whether one of its tasks was stopped (SIGSTOP) at its last sign of life."""
         return any(pulse is not None and pulse.state == "T" for pulse in self.pulses)

@@ -326,7 +326,7 @@ def test_who_joins_again_is_compared_again() -> None:
         (33, stepped(A1, 40), stepped(B0, 40), stepped(C0, 40)),
     ]
     beats = [
-        (t, *[ev.Alive(s, 0, t, step=40, stage=int(s != A1), since_s=t - 33.0) for s in (A1, B0, C0)])
+        (t, *[ev.Alive(s, 0, t, step=40, stage=Stage(s != A1), since_s=t - 33.0) for s in (A1, B0, C0)])
         for t in range(34, 96, 2)
     ]
     story = play(*STARTED, *again, *beats, config=settings())

@@ -210,7 +210,7 @@ def test_the_groups_begin_together_although_one_had_failed_before() -> None:
 def test_a_lost_node_is_probed_before_it_is_used_and_a_bad_one_is_the_last_choice() -> None:
     lost, bad = Node(Out.LOST, 9990.0), Node(Out.BLAMED, 9990.0)
     story = requeued(nodes=Nodes({"n1": lost, "n2": bad}))
-    assert story.all(act.Probe) == [act.Probe("n1", None)]
+    assert story.all(act.Probe) == [act.ProbeLost("n1", None)]
     assert [launch.place.nodes for launch in story.all(act.Launch, since=10_000)[1:]] == [("n3",), ("n2",)]
     assert [record["node"] for record in story.records("node_restored")] == ["n2"]
     story = requeued(nodes=Nodes({"n1": lost, "n3": lost}), events=(ev.Looked("n1", True),))

@@ -142,8 +142,7 @@ class Batches:
         self._next = (-1, 0)
 
     def _data(self) -> str:
-        *_, sampler = self._samplers()  # the innermost one draws the order
-        return f"{len(self._loader.dataset)} samples from a {type(sampler).__name__} with seed {self._seed}"
+        return f"{len(self._loader.dataset)} samples from a {self._sampler()} with seed {self._seed}"
 
     def _numbered(self, first: int, stride: int) -> Iterator[list[int]]:
         for start in itertools.count(first, stride):
@@ -160,17 +159,35 @@ class Batches:
         return samples if number == begun else 0
 
     def _epoch(self, epoch: int) -> list[list[int]]:
-        """Return the batches of an epoch as the sampler draws them from this seed."""
+        """Return the batches of an epoch as the sampler draws them from this seed.
+
+        Raises:
+            DataError: it draws from something else.
+        """
         if epoch != self._order[0]:
-            with torch.random.fork_rng(devices=[]):
-                torch.manual_seed(self._seed + epoch)
-                for sampler in self._samplers():
-                    if getattr(sampler, "generator", None) is not None:
-                        sampler.generator.manual_seed(self._seed + epoch)
-                    if hasattr(sampler, "set_epoch"):
-                        sampler.set_epoch(epoch)
-                self._order = epoch, list(self._loader.batch_sampler)
+            order = self._drawn(epoch)
+            if self._order[0] < 0 and order != self._drawn(epoch):
+                raise DataError(
+                    f"{self._sampler()} draws another order each time, so groups would train on some samples twice and "
+                    "on others never: draw from torch's random numbers, or from self.generator, or seed in set_epoch"
+                )
+            self._order = epoch, order
         return self._order[1]
+
+    def _drawn(self, epoch: int) -> list[list[int]]:
+        with torch.random.fork_rng(devices=[]):
+            torch.manual_seed(self._seed + epoch)
+            for sampler in self._samplers():
+                if getattr(sampler, "generator", None) is not None:
+                    sampler.generator.manual_seed(self._seed + epoch)
+                if hasattr(sampler, "set_epoch"):
+                    sampler.set_epoch(epoch)
+            return list(self._loader.batch_sampler)
+
+    def _sampler(self) -> str:
+        """Return the name of the innermost sampler, which draws the order."""
+        *_, sampler = self._samplers()
+        return type(sampler).__name__
 
     def _samplers(self) -> Iterator[Any]:
         sampler = self._loader.batch_sampler

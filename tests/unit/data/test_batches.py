@@ -165,3 +165,15 @@ def test_data_that_have_changed_are_told_and_continued_within_their_length(capsy
     assert shorter.take(0, 1) == [0, 1]
     group.load(group.state())
     assert capsys.readouterr().err == ""
+
+
+def test_a_sampler_whose_order_follows_from_something_else_is_refused() -> None:
+    class Own(RandomSampler):
+        def __iter__(self) -> Any:
+            return iter(random.sample(range(40), 40))
+
+    data: Any = list(range(40))
+    batches = Batches(DataLoader(data, 2, sampler=Own(data)), manager := Counters())
+    manager.quorum(0, 1)
+    with pytest.raises(DataError, match="Own draws another order each time"):
+        batches.take()

@@ -204,19 +204,33 @@ class Cluster:
         (self.folder / "hosts").write_text("127.0.0.1 localhost\n")
         with (self.folder / "hosts").open("a") as known:
             known.writelines(f"{address} {host}\n" for host, address in self._addresses.items())
-        stay = 'hostname "$0"; mount --bind "$1/hosts" /etc/hosts; ip link set lo up; touch "$1/up-$0"; exec sleep inf'
+        stay = (
+            'hostname "$0"; mount --bind "$1/hosts" /etc/hosts; mount -t sysfs sysfs /sys; '
+            'ip link set lo up; touch "$1/up-$0"; exec sleep inf'
+        )
         for host in ("switch", *self._addresses):
             namespaces = ("unshare", "--net", "--uts", "--mount")
             self._spawn(f"host {host}", *namespaces, "sh", "-ec", stay, host, str(self.folder))
             self._wait(f"{host} is up", (self.folder / f"up-{host}").exists)
-        self._switch("ip", "link", "add", "name", "hub", "type", "bridge")
-        self._switch("ip", "link", "set", "dev", "hub", "up")
-        for host, address in self._addresses.items():
-            peer = ("peer", "name", "eth0", "netns", str(self._daemons[f"host {host}"].pid))
-            self._switch("ip", "link", "add", "name", host, "type", "veth", *peer)
-            self._switch("ip", "link", "set", "dev", host, "master", "hub", "up")
-            self.on(host, "ip", "address", "add", f"{address}/24", "dev", "eth0")
-            self.on(host, "ip", "link", "set", "dev", "eth0", "up")
+        self._cables("hub", "", "eth0", self._addresses)
+
+    def second_network(self, interface: str, mbit: int) -> None:
+        """Connect the nodes by another network, too, whose speed their kernels name."""
+        self._cables("fast", "f-", interface, {node: f"10.88.0.{10 + i}" for i, node in enumerate(self.nodes)})
+        speed = self.folder / "speed"
+        speed.write_text(f"{mbit}\n")
+        for node in self.nodes:
+            self.on(node, "mount", "--bind", str(speed), f"/sys/class/net/{interface}/speed")
+
+    def _cables(self, hub: str, prefix: str, interface: str, addresses: dict[str, str]) -> None:
+        self._switch("ip", "link", "add", "name", hub, "type", "bridge")
+        self._switch("ip", "link", "set", "dev", hub, "up")
+        for host, address in addresses.items():
+            peer = ("peer", "name", interface, "netns", str(self._daemons[f"host {host}"].pid))
+            self._switch("ip", "link", "add", "name", f"{prefix}{host}", "type", "veth", *peer)
+            self._switch("ip", "link", "set", "dev", f"{prefix}{host}", "master", hub, "up")
+            self.on(host, "ip", "address", "add", f"{address}/24", "dev", interface)
+            self.on(host, "ip", "link", "set", "dev", interface, "up")
 
     def limit(self, job: str, left_s: int) -> None:
         """Change a job's time limit so that this time is left, and up to a minute more."""

@@ -18,8 +18,8 @@ from pathlib import Path
 from typing import IO, Any
 
 from ftslurm import __version__
-from ftslurm.checks import node_verdicts
-from ftslurm.checks.finding import Finding, Level, ok
+from ftslurm.checks import between, node_verdicts
+from ftslurm.checks.finding import Finding, Level, ok, warn
 from ftslurm.errors import EnvironmentProblem
 from ftslurm.guard.processes import PR_SET_PDEATHSIG, prctl
 from ftslurm.protocol.readiness import readable
@@ -84,6 +84,32 @@ def look(
             yield _of(name, node_verdicts.silence(OTHER_VERSION, True))
         finally:
             _end(process)
+
+
+def connect(count: int, prefix: Sequence[str], python: Sequence[str], folder: Path, wait_s: float) -> Iterator[Finding]:
+    """Let nodes dial each other; yield whether they can, and by which network.
+
+    Args:
+        count: of the nodes.
+        prefix: srun's command line.
+        python, folder, wait_s: as for `look`.
+    """
+    program = programs.module("ftslurm.checks.between", str(folder), str(count), python=python)
+    with tempfile.TemporaryFile("a+b") as errors:
+        whole_lines = [word for word in prefix if word != "--unbuffered"]
+        process = _start([*whole_lines, f"--nodes={count}", f"--ntasks={count}", *program], errors)
+        try:
+            lines, _ = process.communicate(timeout=wait_s + between.PATIENCE_S)
+            nodes = between.read(lines.decode(errors="replace"))
+        except subprocess.TimeoutExpired:
+            nodes = []
+        finally:
+            _end(process)
+        if len(nodes) == count:
+            yield from between.compare(nodes)
+        else:
+            words = "; ".join(_said(errors)[-3:]) or f"no answer within {wait_s:g} s"
+            yield warn("reach", f"whether nodes reach each other is not known: {words}", "try again when they are idle")
 
 
 def _of(name: str, finding: Finding) -> Finding:

@@ -165,3 +165,11 @@ def locked(limit_kb: int | None, fast: Sequence[str]) -> Iterator[Finding]:
     if fast and limit_kb is not None:
         low = f"ulimit -l is {limit_kb} kB; NCCL registers more memory over InfiniBand"
         yield warn("memlock", low, f"{ADMIN} for LimitMEMLOCK=infinity of slurmd, or ulimit -l unlimited")
+
+
+def filters(there: bool) -> Finding:
+    """Judge whether the kernel keeps other users of the node from servers on loopback (guard/loopback_filter.py)."""
+    if there:
+        return ok("filters", "the kernel lets only a guard reach the servers of its worker")
+    why = "the kernel has no socket filters: other users of the node reach torchft's manager and store"
+    return warn("filters", why, "share no node with them, as with cluster.sbatch.exclusive=true")

@@ -21,6 +21,7 @@ from dataclasses import astuple, replace
 from ftslurm.checks import gpu_verdicts, node_facts, node_verdicts
 from ftslurm.checks.finding import Finding, Level, fail, ok, warn
 from ftslurm.guard import processes
+from ftslurm.guard.loopback_filter import FilteredListener
 from ftslurm.slurm import client, commands
 
 TRY_S = 60.0
@@ -67,6 +68,9 @@ def _has(version: str, in_job: bool) -> Iterator[Finding]:
     address, interfaces, fast = node_facts.network()
     yield node_verdicts.network(address, interfaces, fast, in_job)
     yield from node_verdicts.locked(node_facts.locked_kb(), fast)
+    listener = FilteredListener(socket.create_server(("127.0.0.1", 0)))
+    listener.listener.close()
+    yield node_verdicts.filters(listener.filtered)
 
 
 def _as_a_run(options: Sequence[str], submit: Sequence[str], job: str, node: str) -> Iterator[Finding]:

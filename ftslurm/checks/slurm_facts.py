@@ -15,6 +15,8 @@ from ftslurm.slurm.parse import UNKNOWN, Partition
 
 ACCOUNT = ("Account", "Partition", "MaxJobs", "MaxSubmit", "GrpTRES", "MaxTRES", "QOS")
 
+QOS = ("Name", "MaxWall", "MaxTRESPU", "MaxJobsPU", "MaxSubmitPU", "GrpTRES", "Preempt", "PreemptMode")
+
 
 def ask_slurm(partition: str | None, rows: Sequence[Partition]) -> SlurmFacts:
     """Ask Slurm about itself; `rows` are those of sinfo.
@@ -28,7 +30,10 @@ def ask_slurm(partition: str | None, rows: Sequence[Partition]) -> SlurmFacts:
     name = partition or next((row.name for row in rows if row.default), None)
     chosen = read_records(_answer(*commands.records("partition", name))) if name else []
     reservations = read_records(client.call(commands.records("reservation")).out)
-    return SlurmFacts(config, chosen[0] if chosen else None, rows, took, reservations, _accounts(config))
+    accounts = _asked(config, "association", ACCOUNT, f"where user={getpass.getuser()}")
+    names = {name for one in accounts for name in one["QOS"].split(",") if name}
+    qos = _asked(config, "qos", QOS, f"where name={','.join(sorted(names))}") if names else []
+    return SlurmFacts(config, chosen[0] if chosen else None, rows, took, reservations, accounts, qos)
 
 
 def site_file(partition: str | None) -> str:
@@ -76,10 +81,9 @@ def _answer(*command: str) -> str:
     return answer.out
 
 
-def _accounts(config: Mapping[str, str]) -> list[dict[str, str]]:
+def _asked(config: Mapping[str, str], what: str, fields: Sequence[str], where: str) -> list[dict[str, str]]:
     if config.get("AccountingStorageType") != "accounting_storage/slurmdbd" or not shutil.which("sacctmgr"):
         return []
-    fields = f"format={','.join(f'{name}%200' for name in ACCOUNT)}"
-    command = f"sacctmgr --parsable2 --noheader show association where user={getpass.getuser()} {fields}"
-    answer = client.call(command.split())
-    return read_accounts(answer.out, ACCOUNT) if answer.ok else []
+    shown = f"format={','.join(f'{name}%200' for name in fields)}"
+    answer = client.call(f"sacctmgr --parsable2 --noheader show {what} {where} {shown}".split())
+    return read_accounts(answer.out, fields) if answer.ok else []

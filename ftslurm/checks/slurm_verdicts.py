@@ -14,7 +14,7 @@ from ftslurm.slurm.parse import Partition, partition_names, read_rows
 
 OLDEST = (22, 5)
 ADMIN = "ask your Slurm administrator"
-PORTS_OF_SRUN = 4
+PORTS_OF_SRUN, PORTS_BESIDE = 6, 3  # of a group: its srun, and that of its next attempt; of the Lighthouse
 
 
 @dataclass(frozen=True)
@@ -27,6 +27,7 @@ class SlurmFacts:
     answer_s: float = 0.0
     reservations: Sequence[Mapping[str, str]] = ()  # of `scontrol show reservation`
     accounts: Sequence[Mapping[str, str]] = ()  # of `sacctmgr show association`
+    qos: Sequence[Mapping[str, str]] = ()  # of `sacctmgr show qos`: those of the accounts
 
     def value(self, key: str) -> str:
         """Return a setting of Slurm or of the partition, "" if there is none."""
@@ -100,6 +101,9 @@ def _limits(facts: SlurmFacts) -> Iterator[Finding]:
         yield fail("limits", few, f"{ADMIN} for Slurm's default, 40000; until then set cluster=array")
     elif steps is not None:
         yield ok("limits", f"MaxStepCount={steps} steps a job; MaxArraySize={tasks} (cluster=array: groups a run)")
+    for one in facts.qos:
+        said = ", ".join(f"{key} {value}" for key, value in one.items() if value and key != "Name")
+        yield ok("limits", f"QOS {one.get('Name')}: {said or 'no limit of its own'}")
     for one in facts.accounts:
         said = ", ".join(f"{key} {value}" for key, value in one.items() if value and key != "Account")
         yield ok("limits", f"account {one.get('Account')}: {said or 'no limit of its own'}")
@@ -107,10 +111,11 @@ def _limits(facts: SlurmFacts) -> Iterator[Finding]:
             few = f"account {one['Account']}: MaxSubmitJobs={one['MaxSubmit']}, so no job can replace a lost node"
             yield warn("limits", few, f"{ADMIN} for more, or set cluster.spare_nodes=1")
     if ports := re.fullmatch(r"([1-9]\d{0,4})-(\d{1,5})", facts.value("SrunPortRange")):
-        most = (int(ports[2]) - int(ports[1]) + 1) // PORTS_OF_SRUN
+        most = (int(ports[2]) - int(ports[1]) + 1 - PORTS_BESIDE) // PORTS_OF_SRUN
+        need = f"{PORTS_OF_SRUN} ports for each group and {PORTS_BESIDE}"
         if most < 50:
-            few = f"SrunPortRange={ports[0]}: a node can start about {most} sruns, and each group needs one"
-            yield warn("ports", few, f"{ADMIN} for {PORTS_OF_SRUN} ports for each group you want to run")
+            few = f"SrunPortRange={ports[0]}: enough for {most} groups, which need {need}"
+            yield warn("ports", few, f"{ADMIN} for {need}")
 
 
 def _settings(facts: SlurmFacts) -> Iterator[Finding]:
@@ -186,6 +191,13 @@ RULES = (
         "Slurm keeps no accounting: sacct cannot say how a job ended; ftslurm's journal still does",
         f"{ADMIN} for slurmdbd, or rely on `ftslurm status` and the journal",
         "sacct knows how jobs ended",
+    ),
+    (
+        "AccountingStoreFlags",
+        "(?!.*job_comment)|.*job_env",
+        "sacct shows no comments, by which jobs are known to be ftslurm's; or it keeps the environment, with secrets",
+        f"{ADMIN} for AccountingStoreFlags=job_comment, without job_env",
+        "sacct shows whose jobs are ftslurm's, and keeps no environment",
     ),
     (
         "MinJobAge",

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import filecmp
 import os
 import shutil
 import stat
@@ -13,7 +14,7 @@ from ftslurm.code import record, selection
 from ftslurm.code.record import CodeRecord
 from ftslurm.code.survey import Survey
 from ftslurm.errors import EnvironmentProblem
-from ftslurm.security import sharing
+from ftslurm.security import owned_files, sharing
 
 _THREADS = 4  # a network file system answers several at once
 MOST_LINKS = 1_000  # in one folder; with more it holds data that a script reads by another path
@@ -60,8 +61,11 @@ def _copy(found: Survey, copy: Path) -> None:
         (copy / folder).mkdir(mode=0o700)
         (copy / folder).chmod(sharing.FOLDER)  # the run directory says whether its group may enter
 
+    before = _last_copy(copy)
+
     def one(path: str) -> None:
-        _copy_one(os.path.join(found.root, path), str(copy / path), found.root)
+        earlier = None if before is None else str(before / path)
+        _copy_one(os.path.join(found.root, path), str(copy / path), found.root, earlier)
 
     with ThreadPoolExecutor(_THREADS) as pool:
         list(pool.map(one, sorted(found.files)))
@@ -70,8 +74,21 @@ def _copy(found: Survey, copy: Path) -> None:
     _link_rest(found, copy, folders)
 
 
-def _copy_one(source: str, target: str, root: str) -> None:
-    """Copy a file, read-only and with its time. A link stays one; within the tree it leads to the copy."""
+def _last_copy(copy: Path) -> Path | None:
+    """Return the newest copy of code in the folder of the runs, if it is our own: what is equal there exists once."""
+    with suppress(OSError):  # a run was removed a moment ago
+        runs = sorted(os.scandir(copy.parents[1]), key=lambda run: run.stat().st_mtime, reverse=True)
+        others = (Path(run.path) / copy.name for run in runs)
+        return next((path for path in others if path != copy and owned_files.is_own(path)), None)
+    return None
+
+
+def _copy_one(source: str, target: str, root: str, earlier: str | None = None) -> None:
+    """Copy a file, read-only and with its time. A link stays one; within the tree it leads to the copy.
+
+    Args:
+        earlier: where an equal file may be, which becomes this one, too.
+    """
     if os.path.islink(source):
         text, real = os.readlink(source), os.path.realpath(source)
         if not Path(real).is_relative_to(root):
@@ -80,6 +97,10 @@ def _copy_one(source: str, target: str, root: str) -> None:
             text = os.path.relpath(real, os.path.realpath(os.path.dirname(source)))
         os.symlink(text, target)
         return
+    with suppress(OSError):  # another file system, too many links to it, gone
+        if earlier is not None and _equal(source, earlier):
+            os.link(earlier, target)
+            return
     try:
         shutil.copy2(source, target)
     except FileNotFoundError:
@@ -88,6 +109,12 @@ def _copy_one(source: str, target: str, root: str) -> None:
         os.symlink(source, target)  # who cannot read it here does not read it in the run
         return
     os.chmod(target, 0o550 if os.stat(target).st_mode & stat.S_IXUSR else 0o440)
+
+
+def _equal(source: str, copy: str) -> bool:
+    ours, there = os.lstat(source), os.lstat(copy)
+    same = stat.S_ISREG(there.st_mode) and (ours.st_mode ^ there.st_mode) & stat.S_IXUSR == 0
+    return same and ours.st_size == there.st_size and filecmp.cmp(source, copy, shallow=False)
 
 
 def _link_rest(found: Survey, copy: Path, folders: set[str]) -> None:

@@ -152,6 +152,7 @@ class Controller:
         self.leaves_at = 0.0
         self.next_ping = self.next_inbox = self.lead_checked = 0.0
         self.next_count = self.now() + LONG_S  # of RPCs to the scheduler
+        self.unwritable = ""  # the warning that lines cannot be written
         self.last_there = inf  # when the run directory was there last
         self.last_whole = self.now()  # and its copy of ftslurm
         self.last_printed: dict[StepId, str] = {}  # by the launcher of each step
@@ -508,9 +509,10 @@ class Controller:
         failed_before, self.writes_since = self.journal.error is not None, self.now()
         done, self.writes_since = self.journal.flush(sync), inf
         if failed_before != (self.journal.error is not None) and not self.state.finished:
-            said = self.journal.complaint
-            text = f"{said}: the training goes on" if said else self.journal.mended
-            self._record(records.Warned(group=None, text=text))
+            said, over = self.journal.complaint, self.unwritable
+            self.unwritable = f"{said}: the training goes on" if said else ""
+            text = self.unwritable or self.journal.mended
+            self._record(records.Warned(group=None, text=text, over="" if said else over))
             self.tell_at_once(self.written[-1])
         return done
 

@@ -89,7 +89,10 @@ class StatusFold(Fold):
         self._warn(controller_error(record))
 
     def warning(self, record: records.Warned) -> None:
-        self._warn(record.text or "?")
+        if not record.over:
+            self._warn(record.text or "?")
+        elif record.over in self.status.warnings:
+            self.status.warnings.remove(record.over)
 
     def _warn(self, text: str) -> None:
         if text not in self.status.warnings:

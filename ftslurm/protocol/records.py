@@ -216,11 +216,12 @@ class RunFinished(RunEvent):
 
 
 class Warned(RunEvent):
-    """Something that the user should know, once for each text."""
+    """Something that the user should know, once for each text; or that an earlier warning is over."""
 
     event = "warning"
     group: int | None  # the first replica group that has reported it
     text: str  # the warning
+    over: str = ""  # the text of the earlier warning
 
 
 # --- Slurm jobs and nodes ----------------------------------------------------------------------------------------

@@ -143,7 +143,8 @@ def test_time_limits_are_crossed_one_group_after_the_other_and_by_the_controller
 def test_a_preempted_group_leaves_and_comes_back_while_the_guaranteed_one_trains_on(
     new_cluster: Callable[..., Cluster], slurm_on: Callable[[Cluster], Backend]
 ) -> None:
-    partitions = """PreemptType=preempt/partition_prio
+    partitions = """AuthInfo=socket=FOLDER/munge.sock,cred_expire=5
+PreemptType=preempt/partition_prio
 PreemptMode=REQUEUE
 PartitionName=requeued Nodes=ALL PriorityTier=1 PreemptMode=REQUEUE GraceTime=3
 PartitionName=cancelled Nodes=ALL PriorityTier=1 PreemptMode=CANCEL GraceTime=3

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import json
+import subprocess
+import sys
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -212,3 +215,33 @@ def test_busy_cores_are_no_broken_network(hosts: Cluster, slurm_on: Callable[[Cl
         run = backend.start("groups.count=3", args={"steps": 3000, "step-time": 0.01})
         run.finish()
     assert not run.named("node_excluded")
+
+
+def doctor(cluster: Cluster, root: Path, *words: str) -> dict[str, dict[str, str]]:
+    command = [*cluster.enter(), sys.executable, "-m", "ftslurm", "doctor", "--json", "--root", str(root), *words]
+    done = subprocess.run(command, env=cluster.environ(), capture_output=True, text=True, timeout=180)
+    return {one["check"]: one for one in json.loads(done.stdout)["checks"]}
+
+
+def test_doctor_lets_nodes_dial_each_other_and_names_the_faster_network(
+    new_cluster: Callable[..., Cluster], tmp_path: Path
+) -> None:
+    cluster = new_cluster(nodes=3, hosts=True)
+    found = doctor(cluster, tmp_path)  # two of any
+    assert found["reach"]["level"] == "ok"
+    assert "by eth0 (10 Gb/s)" in found["reach"]["what"]
+    cluster.apart("n2", "n3")
+    found = doctor(cluster, tmp_path, "--nodes=n[1-3]")
+    assert found["reach"]["level"] == "fail"
+    both = ("n2 does not reach n3: nothing answers at n3:", "n3 does not reach n2: ")
+    assert all(words in found["reach"]["what"] for words in both)
+    assert "n1 does not" not in found["reach"]["what"]
+    assert "ip_local_port_range" in found["reach"]["fix"]
+    assert "cable" not in found
+    cluster.second_network("ib0", 200_000)
+    assert "cluster.interface=ib0" in doctor(cluster, tmp_path, "--nodes=n[1-3]")["reach"]["fix"]
+    cluster.mend(*cluster.nodes)
+    found = doctor(cluster, tmp_path, "--nodes=n[1-3]")
+    assert found["reach"]["level"] == "ok"
+    assert found["cable"]["fix"] == "set cluster.interface=ib0"
+    assert all(words in found["cable"]["what"] for words in ("eth0 (10 Gb/s)", "ib0 (200 Gb/s)"))

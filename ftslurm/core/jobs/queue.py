@@ -239,7 +239,8 @@ def _changed(turn: Turn, old: Job, new: Job) -> Job:
     if old.row.runs and old.nodes and new.row.between:
         job = replace(job, doubted=turn.now)
     elif _has_lost_its_nodes(old, new):
-        job = replace(job, nodes=(), began=None, ends=None, leaving=None, left=None)
+        preempted = job.leaving is Cause.PREEMPTED
+        job = replace(job, nodes=(), began=None, ends=None, leaving=None, left=None, preempted=preempted)
         if told:
             guessed = "" if old.leaving is None or new.row.cause else f" ({old.leaving.value})"
             turn.do(lost(old, f"{_how(new)}{guessed}", new.state))
@@ -265,7 +266,7 @@ def _granted(turn: Turn, job: Job, old: Job, new: Job) -> Job:
         granted = records.AllocationGranted(allocation=new.name, nodes=new.nodes, pool=old.pool, ends=new.ends)
         turn.do(granted)
     began = new.began or turn.now
-    return replace(job, nodes=new.nodes, began=began, ends=new.ends, left=None, leaving=None)
+    return replace(job, nodes=new.nodes, began=began, ends=new.ends, left=None, leaving=None, preempted=False)
 
 
 def _bring_down(turn: Turn, old: Job, new: Job) -> None:

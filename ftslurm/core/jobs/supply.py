@@ -333,7 +333,7 @@ def _requeue(turn: Turn) -> None:
                 turn.do(records.AllocationRequeued(allocation=one.name, reason=cause), RequeueJob(one.name))
                 tried.append(replace(one, tried=now))
                 queue.poll_by(turn, now + queue.BUSY_S)
-        elif one.alive and one.reason == HELD_BACK:
+        elif one.alive and one.reason == HELD_BACK and not one.preempted:  # else it might take what it has given
             if not turn.due(max(one.since + SETTLED_S, again), JOBS):
                 continue
             turn.do(StartNow(one.name))

@@ -134,7 +134,8 @@ class Job(Value):
     born: float = 0.0  # when it was first known
     since: float = 0.0  # when its state last changed
     ends: float | None = None  # its time limit, in unix time
-    preempted: bool = False  # as squeue shows it: Slurm preempts the job (GraceTime)
+    # As squeue shows it: Slurm preempts the job (GraceTime). Of one that waits: it was, and waits its two minutes.
+    preempted: bool = False
     leaving: Cause | None = None  # why it is about to end, if it is: its group leaves at once
     left: float | None = None  # since when it has been empty, after its group left it
     doubted: float | None = None  # when a step of it was ended from outside: Slurm is asked whether it still runs

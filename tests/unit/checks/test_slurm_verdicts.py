@@ -25,6 +25,7 @@ InactiveLimit           = 0 sec
 JobRequeue              = 1
 KillOnBadExit           = 0
 MaxArraySize            = 1001
+AccountingStoreFlags    = job_comment
 MaxStepCount            = 40000
 MinJobAge               = 300 sec
 PreemptMode             = OFF
@@ -64,7 +65,9 @@ def test_what_a_partition_leaves_open_is_as_in_all_of_slurm() -> None:
     [
         ("SLURM_VERSION", "20.11.8", "version", Level.WARN),
         ("MaxStepCount", "100", "limits", Level.FAIL),
-        ("SrunPortRange", "60001-60040", "ports", Level.WARN),
+        ("SrunPortRange", "60001-60302", "ports", Level.WARN),
+        ("AccountingStoreFlags", "(null)", "AccountingStoreFlags", Level.WARN),
+        ("AccountingStoreFlags", "job_comment,job_env", "AccountingStoreFlags", Level.WARN),
         ("JobRequeue", "0", "JobRequeue", Level.WARN),
         ("ReturnToService", "0", "ReturnToService", Level.WARN),
         ("SlurmdTimeout", "0 sec", "SlurmdTimeout", Level.WARN),
@@ -128,6 +131,14 @@ def test_an_account_that_may_not_submit_a_second_job_is_a_warning() -> None:
     (one,) = read_accounts("lab|gpu|1", ("Account", "Partition", "MaxSubmit"))
     found = [f.level for f in check_slurm(replace(GOOD, accounts=[one])) if "account lab" in f.what]
     assert found == [Level.OK, Level.WARN]
+
+
+def test_the_limits_of_the_qos_are_shown_and_the_ports_that_groups_need() -> None:
+    said = [f.what for f in check_slurm(replace(GOOD, qos=[{"Name": "short", "MaxWall": "01:00:00", "GrpTRES": ""}]))]
+    assert "QOS short: MaxWall 01:00:00" in said
+    narrow = replace(GOOD, config={**GOOD.config, "SrunPortRange": "60001-60027"})
+    (ports,) = [f for f in check_slurm(narrow) if f.check == "ports"]
+    assert "enough for 4 groups, which need 6 ports for each group and 3" in ports.what
 
 
 @pytest.mark.parametrize("text", ["", "no = sense\n|||\n", "\x00=\n= =\n"])

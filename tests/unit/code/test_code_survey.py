@@ -145,7 +145,8 @@ def test_what_is_not_copied_may_vanish_while_links_are_made(tmp_path: Path, monk
 
     def scandir(folder: str) -> list[os.DirEntry[str]]:
         entries = list(scan(folder))
-        (tmp_path / "tree/a.log").unlink()
+        if Path(folder).name == "tree":
+            (tmp_path / "tree/a.log").unlink()
         return entries
 
     monkeypatch.setattr(copying.os, "scandir", scandir)
@@ -285,6 +286,23 @@ def test_links_that_lead_outside_stay_links_and_the_group_of_a_shared_run_reads_
         assert os.readlink(copy / "0.json") == str(home / "private.json")
         assert (copy / "conf.yaml").stat().st_mode & 0o777 == 0o440
         assert (copy / "run.sh").stat().st_mode & 0o777 == 0o550
+
+
+def test_files_that_are_equal_in_the_run_before_exist_once(tmp_path: Path) -> None:
+    tree, runs = tmp_path / "tree", tmp_path / "runs"
+    write(tree, "train.py", "other.py", "run.sh")
+    git(tree, "init", "-q")
+    git(tree, "add", "-A")
+    runs.mkdir()
+    first = kept(look(tree / "train.py"), runs / "a")
+    (tree / "other.py").write_text("# chang.py\n")
+    (tree / "run.sh").chmod(0o700)
+    second = kept(look(tree / "train.py"), runs / "b")
+    assert (second / "other.py").read_text() == "# chang.py\n"
+    assert (first / "other.py").read_text() == "# other.py\n"
+    assert (second / "run.sh").stat().st_mode & 0o777 == 0o550
+    once = {name for name in ("train.py", "other.py", "run.sh") if (second / name).samefile(first / name)}
+    assert once == {"train.py"}
 
 
 def test_of_the_shipped_examples_nobody_says_whether_they_are_in_a_git_tree() -> None:

@@ -447,3 +447,11 @@ def test_a_restart_on_request_is_no_failure_and_drained_nodes_are_named() -> Non
     status = fold(status, ex.exited(6, 0, cause="requested", error="n1 is drained"))
     assert not status.groups[0].down
     assert fold(status, ex.event(7, "node_undrained", node="n1")).drained_nodes == {}
+
+
+def test_a_warning_goes_with_its_cause() -> None:
+    full = ex.event(1, "warning", group=None, text="no space: the training goes on")
+    assert play(full).warnings == ["no space: the training goes on"]
+    over = ex.event(2, "warning", group=None, text="it can be written again", over=full["text"])
+    assert play(full, over).warnings == []
+    assert play(over).warnings == []

@@ -151,6 +151,20 @@ def test_a_preempted_job_is_left_even_if_not_seen_before_and_its_end_is_hidden(
 # --- jobs that end ---------------------------------------------------------------------------------------------------
 
 
+def test_a_preempted_job_waits_its_two_minutes_in_the_queue() -> None:
+    cut = replace(pilot("90_1", "n2"), preempted=True)
+    story = play(*AT_WORK, (12, seen(11.9, pilot("90_0", "n1"), cut)), (13, ev.Ended(B0, code=143)), config=ARRAY)
+    for now in range(20, 140, 10):
+        story.turn(now, [seen(now - 0.1, pilot("90_0", "n1"), queued("90_1", "BeginTime"))])
+    assert story.all(act.StartNow) == []
+    assert requests(story) == [FIRST]
+    story.turn(150, [seen(149.9, pilot("90_0", "n1"), replace(pilot("90_1", "n3"), began=145.0))])
+    assert story.ids(act.Launch)[-1] == B1
+    story.turn(160, [seen(159.9, pilot("90_0", "n1"), queued("90_1", "BeginTime"))])
+    story.turn(170, [seen(169.9, pilot("90_0", "n1"), queued("90_1", "BeginTime"))])
+    assert story.all(act.StartNow) == [act.StartNow("90_1")]  # that time somebody had requeued it
+
+
 def test_a_job_that_slurm_requeued_is_not_asked_for_again_and_its_delay_is_cut_later() -> None:
     back = queued("90_1", "BeginTime")
     story = play(*AT_WORK, (12, seen(11.9, pilot("90_0", "n1"), back)), config=ARRAY)

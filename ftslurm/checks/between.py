@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import json
 import os
-import re
 import socket
 import sys
 import time
@@ -77,15 +76,6 @@ def read(lines: str) -> list[Node]:
     return found
 
 
-def speed(name: str) -> float | None:
-    """Return the speed of an interface in Gb/s; None: the kernel does not know it."""
-    mbit = processes.read(f"{interfaces.NET}/{name}/speed").strip()
-    if mbit.isdecimal():
-        return int(mbit) / 1000
-    rates = (processes.read(str(path)) for path in Path(interfaces.NET, name).glob("device/infiniband/*/ports/*/rate"))
-    return max((float(found[0]) for rate in rates if (found := re.match(r"\d+", rate))), default=None)
-
-
 def _dial(node: Node) -> dict[str, str]:
     """Return why a node is not reached, by what it announces and by those of its interfaces to which ours lead."""
     ours = interfaces.known()
@@ -121,7 +111,7 @@ def main(folder: Path, count: int) -> None:
         reach = interfaces.automatic(
             socket.gethostname(), interfaces.known(), os.environ.get("SLURM_LAUNCH_NODE_IPADDR", "")
         )
-        speeds = {one: known for one in there if (known := speed(one)) is not None}
+        speeds = {one: known for one in there if (known := interfaces.speed(one)) is not None}
         me = Node(name, reach.host, reach.interface or "", server.getsockname()[1], there, speeds)
         owned_files.replace_file(folder / f"{name}.node", json.dumps(asdict(me)).encode())
         others = [Node(**json.loads(path.read_text())) for path in _await(folder, "*.node", count)]

@@ -151,6 +151,7 @@ OF_GROUPS = (
     | messages.CanSave
     | messages.Checkpointed
     | messages.Restored
+    | messages.Healed
     | messages.Serving
     | messages.Served
     | messages.SessionOpened
@@ -207,6 +208,8 @@ def _heard(turn: Turn, said: messages.Report, unit: Unit) -> None:
             _checkpointed(turn, said, unit)
         case messages.Restored():
             continuity.restored(turn, said, unit)
+        case messages.Healed():
+            reports.healed(turn, said, unit)
         case messages.Done(task=task):
             _release_rank_0(turn, turn.attempt(unit, over=unit.current.over | {task}))
         case messages.Exited():

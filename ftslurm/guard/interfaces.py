@@ -10,10 +10,12 @@ from __future__ import annotations
 import contextlib
 import fcntl
 import os
+import re
 import socket
 import struct
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
+from glob import glob
 
 from ftslurm.guard.processes import read
 from ftslurm.words import listed
@@ -98,13 +100,13 @@ def automatic(host: str, there: Interfaces, controller: str) -> Reach:
     found = resolve(host)
     own = [address for address in found if not is_loopback(address)]
     for address in own:
-        if (name := _of(address, there)) is not None:
+        if (name := of(address, there)) is not None:
             return Reach(host, interface=name, gloo=there[name][0] == address)
     if own:
         return Reach(host)  # it is translated on the way, or is an alias
     for other in filter(None, (controller, *OUTSIDE)):
         start = route_to(other)
-        if start is not None and (name := _of(start, there)) is not None:
+        if start is not None and (name := of(start, there)) is not None:
             is_sure = other == controller or not found  # else the name may be of use to others
             return Reach(bracketed(start) if is_sure else host, interface=name)
     return Reach(host)
@@ -152,6 +154,15 @@ def rails(name: str) -> list[str]:
     ]
 
 
+def speed(name: str) -> float | None:
+    """Return the speed of an interface in Gb/s; None: the kernel does not know it."""
+    mbit = read(f"{NET}/{name}/speed").strip()
+    if mbit.isdecimal():
+        return int(mbit) / 1000
+    rates = (read(path) for path in glob(f"{NET}/{name}/device/infiniband/*/ports/*/rate"))
+    return max((float(found[0]) for rate in rates if (found := re.match(r"\d+", rate))), default=None)
+
+
 def has_infiniband() -> bool:
     """Return whether an interface of this node that is up is one of InfiniBand."""
     return any(addresses and read(f"{NET}/{name}/type").strip() == INFINIBAND for name, addresses in known().items())
@@ -193,6 +204,6 @@ def bracketed(address: str) -> str:
     return f"[{address}]" if ":" in address else address
 
 
-def _of(address: str, there: Interfaces) -> str | None:
+def of(address: str, there: Interfaces) -> str | None:
     """Return the interface that has an address; not loopback, which may have addresses of services."""
     return next((name for name, addresses in there.items() if address in addresses and name != "lo"), None)

@@ -208,6 +208,12 @@ def _of_training(record: records.JournalRecord | None, status: RunStatus) -> str
             return f"the checkpoint of step {record.step} could not be saved, the training goes on: {error}"
         case records.CheckpointRestored():
             return f"group {record.group} resumes from the checkpoint of step {record.step}"
+        case records.GroupHealed():
+            if record.seconds < 1.0:
+                return None
+            way = f"{record.size / 1e9:.1f} GB from {record.donor} by {record.interface}"
+            rate = f"{record.size / 1e9 / record.seconds:.2g} GB/s"
+            return f"group {record.group} has the state of step {record.step}: {way} in {record.seconds:.1f} s, {rate}"
         case records.FullRestart():
             return _full_restart(record)
         case records.FaultInjected():

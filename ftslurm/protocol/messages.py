@@ -204,6 +204,18 @@ class Restored(Report, kind="restored"):
     path: AnyText
 
 
+class Healed(Report, kind="healed"):
+    """Rank 0: the state of a live group has come."""
+
+    step: Count
+    size: Count  # in bytes
+    seconds: SecondsOrZero
+    donor: AnyText  # its node
+    interface: AnyText  # by which it came
+    fastest: AnyText  # of the node's interfaces
+    gbit: SecondsOrZero  # the speed of that one in Gb/s; 0: unknown
+
+
 class CanSave(Report, kind="can_save"):
     """Rank 0: the script has a Checkpointer with a folder, so `save` has an effect."""
 

@@ -668,6 +668,17 @@ class CheckpointRestored(OfGroup):
     path: str | None  # where
 
 
+class GroupHealed(OfGroup):
+    """A group has fetched the state of a live one."""
+
+    event = "group_healed"
+    step: Step
+    size: int  # in bytes, of rank 0
+    seconds: float  # how long that took
+    donor: str | None  # the node from which it came
+    interface: str | None  # by which it came
+
+
 class FullRestart(TrainingEvent):
     """No group holds the training's state any more: all start again, from a checkpoint."""
 

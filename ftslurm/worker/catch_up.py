@@ -174,7 +174,7 @@ class Beside:
         if catch.received is None or catch.phase is Phase.JOINING:
             if catch.received is not None:
                 complain(
-                    f"caught up at step {manager._step} beside the training, {catch.fetch.size / 1e6:.0f} MB and "
+                    f"caught up at step {manager._step} beside the training, {catch.size / 1e6:.0f} MB and "
                     f"{catch.replayed} kept steps after step {catch.begun}, in {time.monotonic() - catch.since:.1f} s"
                 )
             catch.close()
@@ -296,6 +296,7 @@ class CatchUp:
 
     header: Header
     fetched: Future[None]
+    size = 0  # of the state, in bytes
     checked = 0  # the step whose digests are compared
 
     def __init__(self, manager: Any, transport: RunTransport[Any], quorum: Any, number: int) -> None:
@@ -326,8 +327,8 @@ class CatchUp:
             self.phase = Phase.ANEW
             raise
         self._tensors = self.header.empty()
-        self.fetch = Fetch(lambda: self.transport.dial(address, patience_s), Kind.ALL, step, self._tensors)
-        self.fetched = in_background(self.fetch.run)
+        self.size = sum(one.nbytes for one in self._tensors)
+        self.fetched = in_background(self.transport.fetch, address, step, self._tensors, patience_s)
         self.received = self.header, [None] * len(self._tensors)
         return self.header.build([None] * len(self._tensors))
 

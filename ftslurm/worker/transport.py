@@ -24,10 +24,12 @@ import importlib
 import io
 import itertools
 import pickle
+import re
 import socket
 import struct
 import sys
 import threading
+import time
 from collections import deque
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future
@@ -40,10 +42,11 @@ import torch
 
 from ftslurm.checkpoint.devices import on_this_device
 from ftslurm.checkpoint.trees import is_sharded, is_tensor, local, tensors_by_path
+from ftslurm.guard import interfaces
 from ftslurm.guard.gateway import Gateway, taken
 from ftslurm.guard.memory import available_mb
 from ftslurm.guard.sockets import end_if_gone, end_if_silent
-from ftslurm.protocol import addresses
+from ftslurm.protocol import addresses, messages, outbox
 from ftslurm.worker import digest
 from ftslurm.worker.closed_servers import GONE_S
 
@@ -131,8 +134,30 @@ class RunTransport(Transport[T]):  # type: ignore[misc]
         with self.dial(metadata, patience_s) as connection:
             header = Header.received(connection, Kind.HEADER, step)
         tensors = header.empty()
-        Fetch(lambda: self.dial(metadata, patience_s), Kind.ALL, step, tensors).run()
+        self.fetch(metadata, step, tensors, patience_s)
         return header.build([header.whole(n, one) for n, one in enumerate(tensors)])
+
+    def fetch(self, address: str, step: int, tensors: list[torch.Tensor], patience_s: float) -> None:
+        """Fetch all tensors of a step, and report it.
+
+        Raises:
+            OSError, Refused: the donor is gone, or has another step.
+        """
+        began, own = time.monotonic(), ""
+
+        def dial() -> socket.socket:
+            nonlocal own
+            connection = self.dial(address, patience_s)
+            own = str(connection.getsockname()[0])
+            return connection
+
+        fetch = Fetch(dial, Kind.ALL, step, tensors)
+        fetch.run()
+        took_s, there = time.monotonic() - began, interfaces.known()
+        speeds = {name: interfaces.speed(name) or 0.0 for name in there}
+        fastest = max(speeds, key=lambda name: speeds[name], default="")
+        donor, came_by = re.sub(":[0-9]+/.*", "", address), interfaces.of(own, there)
+        outbox.say(messages.Healed(step, fetch.size, took_s, donor, came_by, fastest, speeds.get(fastest, 0.0)))
 
     def shutdown(self, wait: bool = True) -> None:  # noqa: ARG002 it is done at once
         """Serve no longer, but for copies."""

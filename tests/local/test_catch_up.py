@@ -57,6 +57,8 @@ def test_a_group_that_comes_back_catches_up_beside_the_training(backend: Backend
     ranks = 2 if "groups.workers=2" in settings else 1
     for rank in range(ranks):
         until_said(run, "caught up at step", rank=rank)
+    came = run.wait_for("group_healed", group=1, attempt=1)
+    assert came["size"] > 0
     ends(run, ranks=ranks)
     assert "heals by blocking" not in run.rank_log(1, attempt=1)
 

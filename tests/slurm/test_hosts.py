@@ -217,6 +217,31 @@ def test_busy_cores_are_no_broken_network(hosts: Cluster, slurm_on: Callable[[Cl
     assert not run.named("node_excluded")
 
 
+@pytest.mark.nightly
+def test_a_heal_by_the_slow_one_of_two_networks_names_the_other(
+    new_cluster: Callable[..., Cluster], slurm_on: Callable[[Cluster], Backend], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("TOY_DDP", "1")
+    cluster = new_cluster(nodes=3, hosts=True)
+    cluster.second_network("ib0", 200_000)
+    backend = slurm_on(cluster)
+    backend.enter = cluster.enter()
+    run = backend.start("groups.count=2", args={"open-end": True, "step-time": 0.5, "timeout": 60, "layers": 1000})
+    run.wait_for_steps(3, groups=2)
+    for node in cluster.nodes:
+        shaped = ("tc", "qdisc", "replace", "dev", "eth0", "root", "tbf", "rate", "4mbit", "burst", "64k")
+        cluster.on(node, *shaped, "latency", "50ms")
+    run.kill(1)
+    warned = run.wait_for("warning")
+    assert (
+        "groups heal by eth0 at less than a tenth of the 200 Gb/s of ib0: set cluster.interface=ib0" in warned["text"]
+    )
+    healed = run.wait_for("group_healed", group=1, attempt=1)
+    assert (healed["interface"], healed["donor"]) == ("eth0", "n1")
+    assert healed["size"] / healed["seconds"] < 6e5
+    run.ask("stop")
+
+
 def doctor(cluster: Cluster, root: Path, *words: str) -> dict[str, dict[str, str]]:
     command = [*cluster.enter(), sys.executable, "-m", "ftslurm", "doctor", "--json", "--root", str(root), *words]
     done = subprocess.run(command, env=cluster.environ(), capture_output=True, text=True, timeout=180)

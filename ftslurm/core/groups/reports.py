@@ -20,6 +20,7 @@ from ftslurm.core.state.transitions import run
 from ftslurm.core.state.turn import Turn
 from ftslurm.core.state.units import tasks_of
 from ftslurm.protocol import records
+from ftslurm.protocol.messages import Healed
 from ftslurm.protocol.records import Progress
 from ftslurm.protocol.stages import Stage
 
@@ -27,6 +28,7 @@ SILENT = (  # no task of a step has sent its first message
     "nothing arrives on its standard output (a wrapper in job.python must pass it on at once: conda run "
     "--no-capture-output)"
 )
+SLOW_S = 5.0  # a shorter fetch of the state costs little by any network
 MOST_WARNINGS = 20  # different ones, per run
 LINES_PER_S = 8  # of all groups together; each reports at most once a second
 
@@ -83,6 +85,18 @@ def warn(turn: Turn, group: int | None, text: str) -> None:
     if text and text not in turn.state.warnings and len(turn.state.warnings) < MOST_WARNINGS:
         turn.set(warnings=turn.state.warnings | {text})  # every group and every attempt reports the same
         turn.do(records.Warned(group=group, text=text))
+
+
+def healed(turn: Turn, said: Healed, unit: Unit) -> None:
+    """Record that a group has the state of a live one; warn if that took long, and a network stands by."""
+    of_state = {name: getattr(said, name) for name in ("step", "size", "seconds", "donor", "interface")}
+    turn.do(records.GroupHealed(**unit.of_group, **of_state))
+    if said.seconds > SLOW_S and said.size * 8e-9 / said.seconds < said.gbit / 10:
+        cure = "ftslurm doctor --nodes LIST compares the networks of nodes"
+        if said.fastest != said.interface:
+            cure = f"set cluster.interface={said.fastest} if all nodes reach each other by it ({cure})"
+        slow = f"less than a tenth of the {said.gbit:g} Gb/s of {said.fastest}"
+        warn(turn, unit.group, f"groups heal by {said.interface or 'an unknown network'} at {slow}: {cure}")
 
 
 # --- the parts of a group's recovery ----------------------------------------------------------------------------------

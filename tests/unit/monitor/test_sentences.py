@@ -266,7 +266,7 @@ def test_a_hang_is_told_with_its_reason() -> None:
 # What the table shows well enough. Of a new event, think about it before it is named here.
 SILENT = {
     *("allocation_ends", "checkpoint_saved", "hang_limit", "node_check_passed", "node_drained", "node_undrained"),
-    *("progress", "script_begun", "step_starting", "slurm_asked"),
+    *("progress", "script_begun", "step_starting", "slurm_asked", "group_healed"),
     *(
         "allocation_lost",
         "group_waits",

@@ -22,7 +22,7 @@ IGNORED: dict[tuple[type[Fold], ...], set[type[JournalRecord]]] = {
         *(records.AllocationRequested, records.AllocationLeaving),
         *(records.NodeSilent, records.NodeCheckPassed, records.StandbyGivenUp),
         *(records.StacksTaken, records.QuorumRefused, records.CheckpointFailed),
-        records.FaultInjected,
+        *(records.FaultInjected, records.GroupHealed),
     },
     (HistoryFold,): {
         *(*ANSWERS, records.ControllerLeft, records.ControllerError, records.Command, records.RollOver, records.Warned),
@@ -35,7 +35,7 @@ IGNORED: dict[tuple[type[Fold], ...], set[type[JournalRecord]]] = {
         *(records.GroupWaits, records.StandbyGivenUp, records.GroupSetAside),
         *(records.GroupHeardAgain, records.HangLimit, records.QuorumRefused),
         *(records.CheckpointFailed, records.CheckpointRestored, records.CheckpointsDistrusted),
-        *(records.CheckpointSaved, records.ReplicasDiffer),
+        *(records.CheckpointSaved, records.ReplicasDiffer, records.GroupHealed),
     },
 }
 

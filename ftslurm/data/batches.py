@@ -142,7 +142,8 @@ class Batches:
         self._next = (-1, 0)
 
     def _data(self) -> str:
-        return f"{len(self._loader.dataset)} samples from a {self._sampler()} with seed {self._seed}"
+        *_, sampler = self._samplers()  # the innermost one draws the order
+        return f"{len(self._loader.dataset)} samples from a {type(sampler).__name__} with seed {self._seed}"
 
     def _numbered(self, first: int, stride: int) -> Iterator[list[int]]:
         for start in itertools.count(first, stride):
@@ -168,8 +169,8 @@ class Batches:
             order = self._drawn(epoch)
             if self._order[0] < 0 and order != self._drawn(epoch):
                 raise DataError(
-                    f"{self._sampler()} draws another order each time, so groups would train on some samples twice and "
-                    "on others never: draw from torch's random numbers, or from self.generator, or seed in set_epoch"
+                    f"{self._data()} come in another order each time, so groups would train on some twice and on "
+                    "others never: draw from torch's random numbers, or from self.generator, or seed in set_epoch"
                 )
             self._order = epoch, order
         return self._order[1]
@@ -183,11 +184,6 @@ class Batches:
                 if hasattr(sampler, "set_epoch"):
                     sampler.set_epoch(epoch)
             return list(self._loader.batch_sampler)
-
-    def _sampler(self) -> str:
-        """Return the name of the innermost sampler, which draws the order."""
-        *_, sampler = self._samplers()
-        return type(sampler).__name__
 
     def _samplers(self) -> Iterator[Any]:
         sampler = self._loader.batch_sampler

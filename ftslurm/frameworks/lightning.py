@@ -83,11 +83,13 @@ class FaultTolerantStrategy(DDPStrategy):  # type: ignore[misc]
 
     def take(self, loader: DataLoader, per_update: int) -> list[Any]:
         """Return the batches of the next update, none after the last. Lightning has counted none of them yet."""
-        optimizer = self.optimizers[0]
+        optimizer, trainer = self.optimizers[0], self.lightning_module.trainer
         if self.training is None:
-            part = self.lightning_module.trainer.num_training_batches % per_update
+            part = trainer.num_training_batches % per_update
             refuse({"limit_train_batches: give a multiple of accumulate_grad_batches": part})
-            held: dict[str, Stateful] = {"progress": _Progress(self.lightning_module.trainer, optimizer)}
+            # Within an update an evaluation would be repeated with it.
+            trainer.val_check_batch = max(trainer.val_check_batch // per_update, 1) * per_update
+            held: dict[str, Stateful] = {"progress": _Progress(trainer, optimizer)}
             held |= {f"schedule-{n}": one.scheduler for n, one in enumerate(self.lr_scheduler_configs)}
             self._between, self._loader = [*held.values()], loader
             held |= {"model": self.lightning_module, "optimizer": optimizer, "precision": self.precision_plugin}
@@ -101,7 +103,7 @@ class FaultTolerantStrategy(DDPStrategy):  # type: ignore[misc]
         self._check_monitors()
         self.training.begin()
         self._undo = copy.deepcopy(tuple(item.state_dict() for item in self._between))
-        return [] if self.lightning_module.trainer.fit_loop.done else self.training.take()
+        return [] if trainer.fit_loop.done else self.training.take()
 
     def _check_monitors(self) -> None:
         """Refuse decisions by what a group has measured on its own part of the data."""

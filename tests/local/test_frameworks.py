@@ -191,6 +191,14 @@ def test_other_features_heal_to_the_same_state(backend: Backend, script: str) ->
 
 @nightly
 @locally
+def test_an_update_that_is_repeated_repeats_no_evaluation(backend: Backend) -> None:
+    """Half an epoch is 13 batches, which are four updates of three and a part of the next one."""
+    args, steps, _ = FEATURES["features_lightning.py"]
+    check(begin(backend, SCRIPTS / "features_lightning.py", "1 0 13 allreduce", 15, **args).finish(), steps)
+
+
+@nightly
+@locally
 def test_a_schedule_by_a_metric_heals(backend: Backend) -> None:
     args, steps, _ = FEATURES["features_lightning.py"]
     words = {**args, "schedule": "plateau"}

@@ -175,5 +175,5 @@ def test_a_sampler_whose_order_follows_from_something_else_is_refused() -> None:
     data: Any = list(range(40))
     batches = Batches(DataLoader(data, 2, sampler=Own(data)), manager := Counters())
     manager.quorum(0, 1)
-    with pytest.raises(DataError, match="Own draws another order each time"):
+    with pytest.raises(DataError, match="from a Own with seed 0 come in another order each time"):
         batches.take()

@@ -32,6 +32,7 @@ from ftslurm.frameworks.training import FrameworkError, Training, check_version,
 check_version("accelerate", ">=1.15,<1.16")
 SHARED = (DistributedType.NO, DistributedType.MULTI_CPU, DistributedType.MULTI_GPU)
 OWN_FILES = "save_state and load_state: remove them, checkpoint.every saves and ftslurm resume restores"
+OTHER_DATA = "a DataLoader beside accelerator.batches(): join its samples to those of the dataset that epochs() gets"
 
 
 class Accelerator(accelerate.Accelerator):  # type: ignore[misc]
@@ -101,6 +102,7 @@ class Accelerator(accelerate.Accelerator):  # type: ignore[misc]
         self._training = training = Training(self._held, loader, self.gradient_accumulation_steps, self._seed)
         while training.updates < count * training.updates_per_epoch:
             training.begin()
+            self._open = self.gradient_state.dataloader_references  # loops that were left before
             yield training.updates // training.updates_per_epoch
 
     def batches(self) -> Iterator[Any]:
@@ -111,14 +113,17 @@ class Accelerator(accelerate.Accelerator):  # type: ignore[misc]
             self.step = 0  # of the accumulation
             for batch in batches:
                 yield send_to_device(batch, self.device)
+            self._open = self.gradient_state.dataloader_references
 
     def backward(self, loss: torch.Tensor, **kwargs: Any) -> None:
         """Compute gradients; those of an update are averaged over the groups."""
         super().backward(loss, **kwargs)
         if self.sync_gradients:
+            training = self.training
+            refuse({OTHER_DATA: {*self.gradient_state.dataloader_references} - {*self._open}})
             for item in self._held.values():
                 if isinstance(item, nn.Module):
-                    self.training.average(item)
+                    training.average(item)
 
     def agree(self, value: float) -> float:
         """Return the mean over the groups of a metric by which the script decides."""

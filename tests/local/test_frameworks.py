@@ -214,7 +214,7 @@ def test_what_groups_cannot_share_is_refused_by_name(backend: Backend, framework
     said = run.rank_log(0)
     assert "NOT REFUSED" not in said
     refused = re.findall(r"refused .*", said)
-    assert len(refused) == {"accelerate": 10, "transformers": 4, "lightning": 13}[framework]
+    assert len(refused) == {"accelerate": 11, "transformers": 4, "lightning": 13}[framework]
     assert "tried all" in said
 
 

@@ -52,6 +52,14 @@ def accelerate() -> None:
         loss = model(next(batches)[0]).sum()
         accelerator.backward(loss) if averaging else loss.backward()
 
+    beside = iter(accelerator.prepare(DataLoader(data, 4)))
+    next(beside)
+    attempt("a second loader", lambda: take(averaging=True))
+    list(beside)
+    accelerator.backward(model(data[:4][0]).sum())
+    optimizer.step()
+    left = iter(accelerator.prepare(DataLoader(data, 4)))
+    next(left)  # an evaluation that ends early is no mistake
     take(averaging=True)
     optimizer.step()
     attempt("two steps of an update", optimizer.step)

@@ -67,7 +67,8 @@ class Cluster:
         self.nodes = [f"n{i}" for i in range(1, nodes + 1)] if isinstance(nodes, int) else list(nodes)
         self.env = {"SLURM_CONF": str(folder / "slurm.conf"), "PATH": f"{folder}/bin{os.pathsep}{PATH}"}
         listening = ["slurmctld", "slurmdbd", *self.nodes]
-        self._ports = dict(zip(listening, free_ports(len(listening)), strict=True))
+        self._claims = ExitStack()
+        self._ports = dict(zip(listening, free_ports(len(listening), self._claims), strict=True))
         self._asleep: set[str] = set()  # their slurmds are started by ResumeProgram
         self._daemons: dict[str, subprocess.Popen[bytes]] = {}
         self._unanswered: dict[str, list[socket.socket]] = {}  # what keeps the ports of dark nodes from answering
@@ -316,6 +317,7 @@ class Cluster:
         _kill_all(self.folder)
         while self._daemons:
             self._daemons.popitem()[1].wait()
+        self._claims.close()
 
     def _answer(self, *nodes: str) -> None:
         for one in [one for node in nodes for one in self._unanswered.pop(node, ())]:
@@ -545,16 +547,21 @@ def _listens(port: int) -> bool:
     return False
 
 
-def free_ports(count: int) -> list[int]:
-    """Return free ports below the range that the kernel uses for clients' ports, so that no client gets one."""
+def free_ports(count: int, claims: ExitStack) -> list[int]:
+    """Return free ports below the range that the kernel uses for clients' ports, so that no client gets one.
+
+    No other call gets them, in any process, until `claims` is closed: a daemon may listen later, and again.
+    """
     first_of_clients = int(Path("/proc/sys/net/ipv4/ip_local_port_range").read_text().split()[0])
     ports: list[int] = []
-    with ExitStack() as taken:
-        while len(ports) < count:
-            port = random.SystemRandom().randrange(10000, max(12000, first_of_clients))
-            with suppress(OSError):
-                taken.enter_context(socket.socket()).bind(("", port))
-                ports.append(port)
+    while len(ports) < count:
+        port = random.SystemRandom().randrange(10000, max(12000, first_of_clients))
+        with ExitStack() as claim, suppress(OSError):
+            claim.enter_context(socket.socket(socket.AF_UNIX)).bind(f"\0ftslurm-tests-{port}")
+            with socket.socket() as tried:
+                tried.bind(("", port))
+            claims.push(claim.pop_all())
+            ports.append(port)
     return ports
 
 

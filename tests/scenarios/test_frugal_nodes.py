@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import socket
+from contextlib import ExitStack
 
 import pytest
 from cluster import free_ports
@@ -37,9 +38,10 @@ print("done", flush=True)
     ],
 )
 def test_a_script_that_sets_master_port_by_itself_ends_as_it_should(then: str, local: Backend) -> None:
-    (port,) = free_ports(1)
-    words = ("groups.workers=2", "lighthouse=none", f"job.env.PORT='{port}'", f"job.env.THEN={quoted(then)}")
-    run = local.start("groups.count=1", *words, script=local.script(OWN_STORE)).finish()
+    with ExitStack() as claims:
+        (port,) = free_ports(1, claims)
+        words = ("groups.workers=2", "lighthouse=none", f"job.env.PORT='{port}'", f"job.env.THEN={quoted(then)}")
+        run = local.start("groups.count=1", *words, script=local.script(OWN_STORE)).finish()
     assert [run.rank_log(0, rank=rank).count("done") for rank in range(2)] == [1, 1]
     assert [e["restarts"] for e in run.named("run_finished")] == [0]
 

@@ -27,7 +27,7 @@ class Resumption:
     config: Config
     begins: str  # where the training begins, for a person
     source: Path | None  # the folder whose checkpoints it is given; None: it shares a folder, or begins anew
-    code: code_of_run.Inheritance
+    code: code_of_run.GiveCode | None  # gives it the copy of the parent; None: it takes the code as it is now
 
     def create(self, config: Config) -> RunDir:
         """Create the run directory, with the checkpoints of the parent.
@@ -35,7 +35,7 @@ class Resumption:
         Raises:
             FtslurmError: it cannot be created, or the checkpoints cannot be handed on.
         """
-        run = submit.create(config, self.code.give)
+        run = submit.create(config, self.code or code_of_run.take)
         if self.source is None:
             return run
         target = run.checkpoints if stored_checkpoints.url(config) else Path(config.checkpoint.dir or run.checkpoints)

@@ -136,5 +136,5 @@ class Run(Steered):
             FtslurmError: this run is not over, has nothing to resume from, or the new one cannot be started.
         """
         resumption = resuming.resume(self.files, overrides, from_scratch, new_code)
-        submitting.settle(resumption.config, judge=not resumption.code.kept)
+        submitting.settle(resumption.config, judge=resumption.code is None)
         return Run(submitting.launch(resumption.config, resumption.create).root)

@@ -18,6 +18,9 @@ def main(args: argparse.Namespace) -> int:
         args.run, args.overrides = None, [args.run, *args.overrides]
     parent = find_run(args)
     resumption = resuming.resume(parent.files, args.overrides, args.from_scratch, args.new_code)
-    print(f"ftslurm: resuming {parent.id} from {resumption.begins}, with {resumption.code.says}", file=sys.stderr)
+    code = "its copy of the code (--new-code takes the code as it is now)"
+    if resumption.code is None:
+        code = "the code as it is now"
+    print(f"ftslurm: resuming {parent.id} from {resumption.begins}, with {code}", file=sys.stderr)
     run_verb.tell(provenance.changed(parent.files.root, resumption.config))
-    return run_verb.start(resumption.config, create=resumption.create, judge=not resumption.code.kept)
+    return run_verb.start(resumption.config, create=resumption.create, judge=resumption.code is None)

@@ -9,12 +9,17 @@ import os
 import subprocess
 from contextlib import suppress
 from pathlib import Path
+from tempfile import TemporaryDirectory
+
+from ftslurm.code.selection import CODE
 
 PATIENCE_S = 30.0
 # A monitor of the file system and hooks are programs that a configuration names. Submodules are read with these, too.
 _QUIET = ("-c", "core.fsmonitor=false", "-c", "core.hooksPath=/dev/null", "-c", "core.quotePath=false")
 
 OTHERS = ("ls-files", "-z", "--others", "--exclude-standard")  # what git neither keeps nor ignores
+
+_NO_CODE = ("-x.*/", "-x__pycache__/", "-x*-packages/", "-xnode_modules/", "-xcheckpoints/", "-xwandb/")
 
 
 class GitError(Exception):
@@ -70,7 +75,7 @@ def top(folder: str | Path) -> str | None:
 
 
 def files(root: str) -> tuple[list[str], list[str]]:
-    """Return the files that git keeps, submodules' among them, and those that it neither keeps nor ignores.
+    """Return the files that git keeps, submodules' among them, and code that it neither keeps nor ignores.
 
     A tree of its own within this one (a clone that is no submodule) is left out. Run directories ignore themselves.
 
@@ -78,8 +83,27 @@ def files(root: str) -> tuple[list[str], list[str]]:
         GitError: git failed.
     """
     kept = ask(root, "ls-files", "-z", "--cached", "--recurse-submodules")
-    others = ask(root, *OTHERS)
-    return names(kept), [name for name in names(others) if not name.endswith("/")]
+    return names(kept), _others(ask(root, *OTHERS))
+
+
+def loose(root: str) -> list[str]:
+    """Return the code below a folder that is no git tree.
+
+    Hidden folders and those in which there never is code are left out.
+
+    Raises:
+        GitError: git failed, or there are so many that it took too long.
+    """
+    with TemporaryDirectory(prefix="ftslurm-") as empty:
+        ask(empty, "init", "-q", "--bare", "--template=")
+        return _others(ask(root, f"--git-dir={empty}", f"--work-tree={root}", *OTHERS, *_NO_CODE))
+
+
+def _others(listed: bytes) -> list[str]:
+    """Return the files that are code by their names, and lie in no environment of Python."""
+    paths = [name for name in names(listed) if name.endswith(CODE)]
+    tops = tuple(path.removesuffix("pyvenv.cfg") for path in paths if path.endswith("/pyvenv.cfg"))
+    return [path for path in paths if not path.startswith(tops)]
 
 
 def names(text: bytes) -> list[str]:

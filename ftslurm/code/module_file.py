@@ -11,16 +11,15 @@ from ftslurm.config.schema import Config
 
 def find(config: Config) -> str | None:
     """Return the file that `python -m MODULE` runs in the workers; None: this process cannot know it."""
-    places = [os.getcwd()]
     given = config.job.env.get("PYTHONPATH", os.environ.get("PYTHONPATH", ""))
-    places += [part for part in str(given).split(os.pathsep) if part]
-    own = config.job.python in (None, sys.executable)
-    names, spec = str(config.job.module).split("."), None
-    places += sys.path if own else []
+    places = [os.getcwd(), *filter(None, str(given).split(os.pathsep))]
+    names = str(config.job.module).split(".")
+    spec = None
+    finders = sys.meta_path if config.job.python in (None, sys.executable) else []  # sys.path, editable installations
     for name in (*names, "__main__"):
         spec = PathFinder.find_spec(name, places)
-        for finder in sys.meta_path if spec is None and own and name == names[0] else ():  # of editable installations
-            spec = spec or finder.find_spec(name, None)
+        if spec is None and name == names[0]:
+            spec = next(filter(None, (finder.find_spec(name, None) for finder in finders)), None)
         if spec is None or spec.submodule_search_locations is None:
             break
         places = list(spec.submodule_search_locations)

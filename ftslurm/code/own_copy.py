@@ -11,6 +11,7 @@ comment of the archive identifies it.
 from __future__ import annotations
 
 import hashlib
+import io
 import json
 import marshal
 import os
@@ -21,6 +22,7 @@ from importlib.util import MAGIC_NUMBER
 from pathlib import Path
 from types import CodeType
 from typing import Any, BinaryIO, NoReturn
+from zipfile import ZIP_DEFLATED, BadZipFile, ZipFile
 
 import ftslurm
 from ftslurm.code.git_tree import first_line
@@ -31,8 +33,6 @@ from ftslurm.security import owned_files, programs
 
 ELSEWHERE = ("__pycache__", "conf", "docs", "examples", "sbatch")  # folders of an installed package that are not code
 UNCHECKED = (1).to_bytes(4, "little") + bytes(8)  # flags and hash of a .pyc that is never compared with its source
-END, COMMENT = b"PK\x05\x06", 18  # the mark of the end of an archive, and the bytes from there to its comment
-LAST = 1024  # bytes that have both
 MAIN = "import sys; from ftslurm.cli.main import main; sys.exit(main())"
 
 
@@ -79,10 +79,8 @@ def replace(command: list[str]) -> NoReturn:
 
 def _described(path: Path) -> dict[str, Any] | None:
     """Return the comment of a run's copy, or None if it is missing, damaged or another user's."""
-    with suppress(OSError, ValueError), owned_files.open_own(path) as file:
-        file.seek(max(0, os.fstat(file.fileno()).st_size - LAST))
-        found = json.loads(file.read().rpartition(END)[2][COMMENT:])
-        return found if isinstance(found, dict) and "is" in found else None
+    with suppress(OSError, ValueError, BadZipFile), owned_files.open_own(path) as file:
+        return dict(json.loads(ZipFile(file).comment))
     return None
 
 
@@ -122,19 +120,16 @@ def _files() -> dict[str, Path]:
 
 def _packed(final: Path) -> bytes:
     """Return an archive of all files and of their compiled code, whose tracebacks name the path `final`."""
-    import io
-    from zipfile import ZIP_DEFLATED, ZipFile, ZipInfo
-
     data = io.BytesIO()
     with ZipFile(data, "w", ZIP_DEFLATED, compresslevel=1) as archive:
         archive.comment = json.dumps({"is": _digest(), **this()}).encode()
         for name, path in _files().items():
-            archive.writestr(ZipInfo(name), path.read_bytes(), ZIP_DEFLATED, 1)
+            archive.writestr(name, path.read_bytes())
             if path.suffix == ".py":
                 code = SourceFileLoader(name, str(path)).get_code(name)
                 assert code is not None
                 compiled = marshal.dumps(_placed(code, str(final / name)))
-                archive.writestr(ZipInfo(f"{name}c"), MAGIC_NUMBER + UNCHECKED + compiled, ZIP_DEFLATED, 1)
+                archive.writestr(f"{name}c", MAGIC_NUMBER + UNCHECKED + compiled)
     return data.getvalue()
 
 

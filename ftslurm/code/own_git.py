@@ -48,7 +48,8 @@ def _give(root: str, copy: str) -> None:
     hashes = first_line(root, "config", "extensions.objectFormat")
     own("init", "-q", "--template=", *([f"--object-format={hashes}"] if hashes else []))
     git.chmod(0o700)
-    state, head = provenance.describe(root), first_line(root, "symbolic-ref", "-q", "HEAD")
+    state = provenance.describe(root)
+    head = first_line(root, "symbolic-ref", "-q", "HEAD")
     (git / "HEAD").write_bytes(os.fsencode(f"ref: {head}" if head else str(state["commit"])) + b"\n")
     (git / "packed-refs").write_bytes(ask(root, "for-each-ref", "--format=%(objectname) %(refname)"))
     (git / "objects/info/alternates").write_bytes(os.fsencode(original("objects")) + b"\n")
@@ -64,7 +65,7 @@ def _give(root: str, copy: str) -> None:
         own("config", "remote.origin.url", state["remote"])
 
     kept = names(ask(root, "ls-files", "-z", "--cached"))
-    links = [path for path in kept if _differs(f"{root}/{path}", f"{copy}/{path}")]
+    links = [path for path in kept if _seen(f"{root}/{path}") != _seen(f"{copy}/{path}")]
     own("update-index", "-z", "--skip-worktree", "--stdin", given=os.fsencode("".join(f"{path}\0" for path in links)))
     ignored = {*names(own(*OTHERS))}.difference(names(ask(root, *OTHERS)))
     (git / "info").mkdir()
@@ -77,8 +78,6 @@ def _give(root: str, copy: str) -> None:
             _give(f"{root}/{path}", f"{copy}/{path}")
 
 
-def _differs(original: str, copy: str) -> bool:
-    """Return whether the copy of a file is a link to the original, a changed link, or missing."""
-    if not os.path.islink(copy):
-        return os.path.lexists(original) and not os.path.lexists(copy)
-    return not os.path.islink(original) or os.readlink(original) != os.readlink(copy)
+def _seen(path: str) -> str | bool:
+    """Return where a link leads, or whether there is a file."""
+    return os.readlink(path) if os.path.islink(path) else os.path.lexists(path)

@@ -1,6 +1,6 @@
-"""What a run was made of, for whoever wants to repeat it: RUN/provenance.json, RUN/pip-freeze.txt.
+"""What a run was made of, for whoever wants to repeat it: RUN/provenance.json.
 
-All is written at submission. Secrets that are known by name or value are masked. What cannot be found out is left out;
+It is written at submission. Secrets that are known by name or value are masked. What cannot be found out is left out;
 nothing here makes a run fail.
 """
 
@@ -24,7 +24,7 @@ from ftslurm.config.schema import Config, interpreter, user_name
 from ftslurm.security import owned_files
 from ftslurm.security.secret_variables import without_passwords, without_values
 
-NAME, PACKAGES = "provenance.json", "pip-freeze.txt"
+NAME = "provenance.json"
 _SEARCHED = ("PATH", "PYTHONPATH", "LD_LIBRARY_PATH")  # where programs, modules and libraries are looked for
 
 
@@ -34,26 +34,24 @@ def write(config: Config, run: Path, git: Mapping[str, Any] | None) -> None:
     Args:
         git: what git says of the code; None: it is in no git tree.
     """
-    values = [os.environ[name] for name in config.job.secrets if os.environ.get(name)]
-    packages = _packages(config)
+    command = interpreter(config.job, sys.executable)
+    known = config.cluster.container_image is None and command == [sys.executable]
     found: dict[str, Any] = {
         "submitted": time.strftime("%Y-%m-%dT%H:%M:%S%z"),
         "user": user_name(),
         "host": platform.node(),
         "directory": os.getcwd(),
         "environment": {name: os.environ.get(name) for name in _SEARCHED},
-        "python": {"version": platform.python_version(), "command": interpreter(config.job, sys.executable)},
+        "python": {"version": platform.python_version(), "command": command},
         "ftslurm": own_copy.this(),
         "git": git,
-        "packages": None if packages is None else PACKAGES,
+        "packages": packages(metadata.distributions()) if known else None,  # as the workers have them
     }
-    files = {NAME: json.dumps(found, indent=1, ensure_ascii=False) + "\n"}
-    if packages is not None:
-        files[PACKAGES] = "".join(f"{without_passwords(line)}\n" for line in packages)
-    for name, text in files.items():
-        with contextlib.suppress(OSError):
-            content = without_values(text.encode(errors="surrogateescape"), values)
-            owned_files.write_file(run / name, content, durable=False)
+    text = without_passwords(json.dumps(found, indent=1, ensure_ascii=False) + "\n")
+    values = [os.environ[name] for name in config.job.secrets if os.environ.get(name)]
+    with contextlib.suppress(OSError):
+        content = without_values(text.encode(errors="surrogateescape"), values)
+        owned_files.write_file(run / NAME, content, durable=False)
 
 
 def describe(root: str) -> dict[str, Any]:
@@ -73,7 +71,7 @@ def sentence(state: Mapping[str, Any]) -> str:
 
 def inherited(parent: Path) -> dict[str, Any] | None:
     """Return what an earlier run knows of its code."""
-    return _read(parent, "git")
+    return _read(parent).get("git")
 
 
 def changed(parent: Path, config: Config) -> list[str]:
@@ -81,38 +79,22 @@ def changed(parent: Path, config: Config) -> list[str]:
     return [
         f"{name} is not as it was for {parent.name}: the new run gets that of this shell. To keep the old one: "
         f"{shlex.quote(f'job.env.{name}={value or str()}')}"
-        for name, value in (_read(parent, "environment") or {}).items()
+        for name, value in _read(parent).get("environment", {}).items()
         if name in _SEARCHED and name not in config.job.env and (value or "") != os.environ.get(name, "")
     ]
 
 
-def _read(parent: Path, name: str) -> dict[str, Any] | None:
-    with contextlib.suppress(OSError, ValueError, AttributeError):
-        found = json.loads(owned_files.read_text(parent / NAME, own=True)).get(name)
-        return found if isinstance(found, dict) else None
-    return None
+def _read(parent: Path) -> dict[str, Any]:
+    with contextlib.suppress(OSError, ValueError):
+        return dict(json.loads(owned_files.read_text(parent / NAME, own=True)))
+    return {}
 
 
-# --- packages ---------------------------------------------------------------------------------------------------------
-
-
-def _packages(config: Config) -> list[str] | None:
-    """Return the packages as `pip freeze` does; None: the workers have another interpreter, or an image."""
-    if config.cluster.container_image is not None or interpreter(config.job, sys.executable) != [sys.executable]:
-        return None
-    return freeze((d.metadata["Name"], d.version, d.read_text("direct_url.json")) for d in metadata.distributions())
-
-
-def freeze(found: Iterable[tuple[str | None, str | None, str | None]]) -> list[str]:
-    """Return one line for each package: name==version, or where it was installed from.
-
-    Args:
-        found: name, version and direct_url.json of each.
-    """
+def packages(found: Iterable[metadata.Distribution]) -> list[str]:
+    """Return one line for each package, as `pip freeze` does: name==version, and where it comes from if of no index."""
     lines: dict[str, str] = {}
-    for name, version, direct in found:
-        if name:  # the first of two wins, as for an import
-            origin = " ".join((direct or "").split())  # of one that is of no index, as pip noted it
-            line = f"{name}=={version or '?'}" + (f"  # {origin}" if origin else "")
-            lines.setdefault(name.lower().replace("_", "-"), line)
-    return [lines[key] for key in sorted(lines)]
+    for one in found:
+        origin = " ".join((one.read_text("direct_url.json") or "").split())
+        # The first of two wins, as for an import.
+        lines.setdefault(one.name, f"{one.name}=={one.version}" + (f"  # {origin}" if origin else ""))
+    return sorted(lines.values(), key=str.lower)

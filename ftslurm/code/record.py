@@ -6,7 +6,6 @@ Standard library and ftslurm/security alone: every worker reads it before it imp
 from __future__ import annotations
 
 import json
-import os
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
@@ -47,13 +46,8 @@ def written_since(run: Path) -> list[Path]:
     if not (run / NAME).exists():
         return []
     made = (run / NAME).lstat().st_mtime
-    folders = (
-        (folder, files)
-        for folder, _, files in os.walk(run / FOLDER)
-        if not NEVER_COPIED.intersection(Path(folder).relative_to(run).parts)
-    )
-    found = (Path(folder, file) for folder, files in folders for file in files)
-    return sorted(path for path in found if path.lstat().st_mtime > made)
+    below = (path for path in (run / FOLDER).rglob("*") if NEVER_COPIED.isdisjoint(path.relative_to(run).parts))
+    return sorted(path for path in below if not path.is_dir() and path.lstat().st_mtime > made)
 
 
 def read(run: str | Path) -> CodeRecord:
@@ -64,11 +58,8 @@ def read(run: str | Path) -> CodeRecord:
     """
     path = Path(run) / NAME
     try:
-        record = CodeRecord(**json.loads(owned_files.read_text(path, own=True)))
-        if not record.root or not all(isinstance(text, str) for text in (record.root, record.script or "")):
-            raise ValueError("not the record of a run's code")
+        return CodeRecord(**json.loads(owned_files.read_text(path, own=True)))
     except FileNotFoundError:
         return CodeRecord()
     except (ValueError, TypeError, RecursionError) as error:
         raise OSError(f"{path} is damaged ({error}): the run does not know its code") from error
-    return record

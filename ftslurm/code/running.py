@@ -28,31 +28,27 @@ class RunCode:
             OSError: its record is damaged, or another user can have written it.
         """
         self._of = record.read(run)
-        self._copy = os.path.join(run, record.FOLDER) if self._of.root else None
+        self._copy = os.path.join(run, record.FOLDER)
 
     def place(self, path: str) -> str:
         """Return where the code at a path is taken from: from the copy, or from the path itself.
 
         From itself: it is outside, or not copied (links lead back to the original).
         """
-        if self._copy is None:
+        real = os.path.realpath(path)
+        if not os.path.isabs(path) or not Path(real).is_relative_to(self._of.root):  # no path is, to ""
             return path
-        root, real = self._of.root, os.path.realpath(path) if os.path.isabs(path) else ""
-        if not Path(real).is_relative_to(root):
-            return path
-        found = os.path.normpath(os.path.join(self._copy, os.path.relpath(real, root)))
+        found = os.path.normpath(os.path.join(self._copy, os.path.relpath(real, self._of.root)))
         copied = Path(os.path.realpath(found)).is_relative_to(os.path.realpath(self._copy))
         return found if copied and os.path.exists(found) else path
 
     def script(self, script: str | None) -> str | None:
         """Return the script that is run instead of job.script."""
-        if script is None or self._copy is None or self._of.script is None:
-            return script
-        return os.path.join(self._copy, self._of.script)
+        return script if self._of.script is None else os.path.join(self._copy, self._of.script)
 
     def enter(self, environ: MutableMapping[str, str]) -> None:
         """Redirect sys.path, PYTHONPATH (for child processes) and imports to the copy."""
-        if self._copy is None:
+        if not self._of.root:
             return
         sys.path[:] = [self.place(entry) for entry in sys.path]
         if environ.get("PYTHONPATH"):
@@ -75,15 +71,14 @@ class RunCode:
 
     def _redirected(self, spec: ModuleSpec) -> ModuleSpec:
         folders = spec.submodule_search_locations
+        places = None if folders is None else [self.place(folder) for folder in folders]
         origin = spec.origin if spec.has_location else None
-        new = self.place(origin) if origin else None
-        places = [self.place(folder) for folder in folders] if folders is not None else None
-        if new is not None and new != origin:
-            above = os.path.dirname(os.path.dirname(new) if places is not None else new)
+        new = self.place(origin or "")
+        if origin and new != origin:
+            above = os.path.dirname(new if places is None else os.path.dirname(new))
             if above not in sys.path:
                 sys.path.append(above)  # for child processes, which get sys.path and not this finder
-            made = importlib.util.spec_from_file_location(spec.name, new, submodule_search_locations=places)
-            return made or spec
-        if origin is None and places is not None and folders is not None and places != list(folders):
+            return importlib.util.spec_from_file_location(spec.name, new, submodule_search_locations=places) or spec
+        if origin is None and folders and places != list(folders):
             spec.submodule_search_locations = places  # a package without __init__.py
         return spec

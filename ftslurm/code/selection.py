@@ -2,22 +2,19 @@
 
 from __future__ import annotations
 
+import os
 import re
 from collections.abc import Mapping
-from fnmatch import translate
-from functools import cache
-from pathlib import PurePosixPath
+from fnmatch import fnmatchcase
 
 from ftslurm.words import plural
 
 MOST_FILES = 20_000
 MOST_MB = 100  # of all copied files together
-MOST_FILE_MB = 20  # a larger file is data
-CODE = frozenset(
-    (
-        *(".py", ".pyi", ".pyx", ".pxd", ".so", ".c", ".cc", ".cpp", ".cu", ".cuh", ".h", ".hpp", ".sh"),
-        *(".yaml", ".yml", ".toml", ".json", ".cfg", ".ini", ".txt", ".j2"),
-    )
+MOST_FILE_MB = 20  # a larger file is data; so is one above 1 MB that git does not keep, if it is no module
+CODE = (
+    *(".py", ".pyi", ".pyx", ".pxd", ".so", ".c", ".cc", ".cpp", ".cu", ".cuh", ".h", ".hpp", ".sh"),
+    *(".yaml", ".yml", ".toml", ".json", ".cfg", ".ini", ".txt", ".j2", ".gitignore"),
 )
 _MODULES = (".py", ".so")  # also copied if git ignores them: generated version files, extensions built in place
 # Never copied: keys and passwords, by their usual names. A link leads to the original.
@@ -30,44 +27,29 @@ _SECRET = re.compile(
 
 def excluded(path: str, exclude: tuple[str, ...]) -> bool:
     """Return whether job.snapshot_exclude names a path or a folder above it, or its name is that of a secret."""
-    return (_pattern(exclude).match(path) or _SECRET.fullmatch(PurePosixPath(path).name)) is not None
-
-
-@cache
-def _pattern(globs: tuple[str, ...]) -> re.Pattern[str]:
-    """Return the pattern of globs as in .gitignore: without a slash they name files and folders anywhere."""
-    parts = []
-    for one in globs:
-        bare = one.strip("/")
-        start = "" if "/" in one.rstrip("/") else r"(?:.*/)?"
-        parts.append(start + "(?:" + translate(bare).replace(r"\Z", "").replace(r"\z", "") + r")(?:/.*)?")
-    return re.compile(r"(?s:" + "|".join(parts) + r")\Z")  # of none: matches no path
-
-
-def is_code(path: str) -> bool:
-    """Return whether a file is code or configuration by its name."""
-    return PurePosixPath(path).suffix in CODE
-
-
-def is_module(path: str) -> bool:
-    """Return whether Python can import a file."""
-    return path.endswith(_MODULES)
+    above = [path[: end.start()] for end in re.finditer(r"/|\Z", path)]  # the folders, and the path itself
+    return _SECRET.fullmatch(os.path.basename(path)) is not None or any(
+        # As in .gitignore: without a slash it names files and folders anywhere.
+        fnmatchcase(one if "/" in glob.rstrip("/") else os.path.basename(one), glob.strip("/"))
+        for glob in exclude
+        for one in above
+    )
 
 
 def choose(sizes: Mapping[str, int], tracked: frozenset[str], exclude: tuple[str, ...]) -> frozenset[str] | str:
     """Return the files to copy, or why they are too many.
-
-    If all together are too large, data that git does not know is left out first.
 
     Args:
         sizes: the candidates, by their path in the tree.
         tracked: those that git keeps.
         exclude: job.snapshot_exclude.
     """
-    wanted = {path: size for path, size in sizes.items() if size <= MOST_FILE_MB << 20 and not excluded(path, exclude)}
-    if not _fits(wanted):
-        wanted = {path: size for path, size in wanted.items() if path in tracked or is_code(path)}
-    if _fits(wanted):
+
+    def most_mb(path: str) -> int:
+        return MOST_FILE_MB if path in tracked or path.endswith(_MODULES) else 1
+
+    wanted = {path: size for path, size in sizes.items() if size <= most_mb(path) << 20 and not excluded(path, exclude)}
+    if len(wanted) <= MOST_FILES and sum(wanted.values()) <= MOST_MB << 20:
         return frozenset(wanted)
     return (
         f"{plural(len(wanted), 'file')} with {sum(wanted.values()) >> 20} MB are more than {MOST_MB} MB or "
@@ -75,10 +57,6 @@ def choose(sizes: Mapping[str, int], tracked: frozenset[str], exclude: tuple[str
     )
 
 
-def _fits(sizes: Mapping[str, int]) -> bool:
-    return len(sizes) <= MOST_FILES and sum(sizes.values()) <= MOST_MB << 20
-
-
 def late(path: str, size: int, exclude: tuple[str, ...]) -> bool:
     """Return whether a file that git ignores is copied all the same: Python may import it."""
-    return is_module(path) and size <= MOST_FILE_MB << 20 and not excluded(path, exclude)
+    return path.endswith(_MODULES) and size <= MOST_FILE_MB << 20 and not excluded(path, exclude)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable
-from dataclasses import dataclass
 from pathlib import Path
 
 from ftslurm.code import copying, own_git, provenance, record
@@ -35,20 +34,8 @@ def take(config: Config, run: RunDir) -> None:
         print(f"ftslurm: code: {found.sentence()}", file=sys.stderr)
 
 
-@dataclass(frozen=True)
-class Inheritance:
-    """How a run that resumes another one gets its code.
-
-    says: what its user should know. kept: it is the copy of the other run, so it has been checked.
-    """
-
-    give: GiveCode
-    says: str
-    kept: bool = False
-
-
-def inherit(before: Config, config: Config, parent: RunDir, new: bool) -> Inheritance:
-    """Return how a run that resumes another one gets its code.
+def inherit(before: Config, config: Config, parent: RunDir, new: bool) -> GiveCode | None:
+    """Return what gives a run the copy of the one that it resumes, or None if it takes the code as it is now.
 
     Args:
         before, config: the configurations of the parent and of the new run.
@@ -62,13 +49,13 @@ def inherit(before: Config, config: Config, parent: RunDir, new: bool) -> Inheri
     except OSError as error:
         raise EnvironmentProblem(f"{error}; --new-code takes the code as it is now") from error
     if new or not old.root or _settings(before) != _settings(config):
-        return Inheritance(take, "the code as it is now")
+        return None
 
     def hand_on(config: Config, run: RunDir) -> None:
         copying.hand_on(parent.root, run.root, old)
         provenance.write(config, run.root, provenance.inherited(parent.root))
 
-    return Inheritance(hand_on, "its copy of the code (--new-code takes the code as it is now)", kept=True)
+    return hand_on
 
 
 def _settings(config: Config) -> tuple[object, ...]:

@@ -97,7 +97,16 @@ def test_the_copy_of_a_run_inside_the_tree_does_not_link_to_itself(tmp_path: Pat
 
 
 def test_without_git_it_is_the_package_or_the_scripts_folder(tmp_path: Path) -> None:
-    write(tmp_path, "p/train.py", "p/conf/a.yaml", "p/lib/b.py", "p/.venv/pyvenv.cfg", "p/.venv/c.py", "p/d.csv")
+    write(
+        tmp_path,
+        "p/train.py",
+        "p/conf/a.yaml",
+        "p/lib/b.py",
+        "p/.venv/pyvenv.cfg",
+        "p/.venv/c.py",
+        "p/d.csv",
+        "p/wandb/w.py",
+    )
     write(
         tmp_path, "p/env/pyvenv.cfg", "p/env/e.py", "q/pkg/__init__.py", "q/pkg/sub/__init__.py", "q/pkg/sub/train.py"
     )
@@ -108,6 +117,14 @@ def test_without_git_it_is_the_package_or_the_scripts_folder(tmp_path: Path) -> 
     assert (copy / "d.csv").is_symlink()
     package = look(tmp_path / "q/pkg/sub/train.py")
     assert (package.root, package.script) == (str(tmp_path / "q"), "pkg/sub/train.py")
+
+
+def test_without_git_and_without_a_git_tree_nothing_is_copied(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    write(tmp_path, "p/train.py")
+    monkeypatch.setenv("PATH", "/nowhere")
+    found = look(tmp_path / "p/train.py")
+    assert not found.root
+    assert "p is no git tree, and git cannot list its files: git cannot be run" in found.why
 
 
 def test_a_folder_beside_the_script_may_be_closed(tmp_path: Path) -> None:
@@ -206,7 +223,7 @@ def test_a_child_gets_the_copy_of_its_parent_whatever_has_changed_since(tmp_path
     assert record.read(tmp_path / "child") == old
 
 
-@pytest.mark.parametrize("text", ["[]", "{", "{}", '{"kind": "odd"}', '{"root": 3}', '{"root": "/", "script": 7}'])
+@pytest.mark.parametrize("text", ["[]", "{", '{"kind": "odd"}'])
 def test_a_damaged_record_is_an_error_and_not_no_record(tmp_path: Path, text: str) -> None:
     assert record.read(tmp_path) == record.CodeRecord()
     (tmp_path / record.NAME).write_text(text)
@@ -217,14 +234,23 @@ def test_a_damaged_record_is_an_error_and_not_no_record(tmp_path: Path, text: st
 
 def test_what_git_ignores_and_a_clone_within_the_tree_are_links(tmp_path: Path) -> None:
     tree = tmp_path / "tree"
-    write(tree, "train.py", "vendor/v.py", "lib/vendor/w.txt", "cache/c.txt", "clone/n.py", ".venv/pyvenv.cfg")
+    write(
+        tree, "train.py", "vendor/v.py", "lib/vendor/w.txt", "cache/c.txt", "clone/n.py", ".venv/pyvenv.cfg", "new.csv"
+    )
     (tree / ".gitignore").write_text("vendor/\ncache/\n")
     for folder in (tree, tree / "clone"):
         git(folder, "init", "-q")
     found = look(tree / "train.py")
     assert found.files == {"train.py", ".gitignore"}
     copy = kept(found, tmp_path / "run")
-    assert {path.name for path in copy.iterdir() if path.is_symlink()} == {"vendor", "lib", "cache", "clone", ".venv"}
+    assert {path.name for path in copy.iterdir() if path.is_symlink()} == {
+        "vendor",
+        "lib",
+        "cache",
+        "clone",
+        ".venv",
+        "new.csv",
+    }
 
 
 def test_links_pipes_and_files_that_vanish_do_not_disturb_the_copy(tmp_path: Path) -> None:

@@ -27,6 +27,7 @@ QUESTIONS = (
     "for-each-ref --contains HEAD refs/heads",
     "submodule status",
 )
+IGNORED = "data/\nout*\nlink_to_data\n*.log\n"
 SUBMODULE_QUESTIONS = ("rev-parse HEAD", "status --porcelain", "describe --tags --always --dirty", "log -1 --format=%s")
 
 
@@ -62,7 +63,7 @@ def an_origin(tmp_path: Path) -> Path:
     commit(origin, "first", train="train = 1\n", edited="", deleted="", staged="", mode="")
     git(origin, "tag", "-a", "v1.0", "-m", "one")
     git(origin, "submodule", "add", "-q", str(sub), "sub")
-    (origin / ".gitignore").write_text("data/\nout*\nlink_to_data\n*.log\n")
+    (origin / ".gitignore").write_text(IGNORED)
     (origin / "absolute.py").symlink_to(origin / "train.py")
     (origin / "outside.py").symlink_to(Path("..") / "elsewhere.py")
     (origin / "moved.py").symlink_to("train.py")
@@ -149,6 +150,7 @@ def unborn(origin: Path) -> Path:
 def sha256(origin: Path) -> Path:
     tree = origin.parent / "tree"
     git(origin.parent, "init", "-q", "--object-format=sha256", str(tree))
+    (tree / ".gitignore").write_text(IGNORED)
     commit(tree, "first", train="", edited="", deleted="", staged="", mode="", moved="")
     git(tree, "tag", "v2.0")
     return tree

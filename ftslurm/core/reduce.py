@@ -152,6 +152,7 @@ OF_GROUPS = (
     | messages.Checkpointed
     | messages.Restored
     | messages.Healed
+    | messages.Reads
     | messages.Serving
     | messages.Served
     | messages.SessionOpened
@@ -208,6 +209,8 @@ def _heard(turn: Turn, said: messages.Report, unit: Unit) -> None:
             _checkpointed(turn, said, unit)
         case messages.Restored():
             continuity.restored(turn, said, unit)
+        case messages.Reads():
+            reports.reads(turn, said, unit)
         case messages.Healed():
             reports.healed(turn, said, unit)
         case messages.Done(task=task):

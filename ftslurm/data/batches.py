@@ -24,6 +24,7 @@ import torch
 from torch.utils.data import DataLoader, IterableDataset
 
 from ftslurm.errors import FtslurmError, complain
+from ftslurm.protocol import messages, outbox
 
 COPIED = "num_workers collate_fn pin_memory timeout worker_init_fn multiprocessing_context prefetch_factor"
 
@@ -92,6 +93,7 @@ class Batches:
         self._order: tuple[int, list[list[int]]] = (-1, [])  # of an epoch
         self._batches: Iterator[Any] = iter(())
         self._next = (-1, 0)
+        self._name = name
         self._quorum: object = None
         manager.register_state_dict_fn(name, self.load_state_dict, self.state_dict)
 
@@ -103,6 +105,8 @@ class Batches:
         Raises:
             DataError: there is no quorum for this step, or its batches have been taken.
         """
+        if self._quorum is None:
+            outbox.say(messages.Reads(f"{self._name}: {self._data()} in {self._per_epoch} batches"))
         quorum = getattr(self._manager, "_quorum_future", object())  # torchft's, another one for each quorum
         if quorum is self._quorum:
             raise DataError("call take() once per step, after optimizer.zero_grad() or manager.start_quorum()")

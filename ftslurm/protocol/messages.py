@@ -204,6 +204,12 @@ class Restored(Report, kind="restored"):
     path: AnyText
 
 
+class Reads(Report, kind="reads"):
+    """Rank 0: the script takes its first batch. NAME: the data, in words that are the same in all groups."""
+
+    text: Text
+
+
 class Healed(Report, kind="healed"):
     """Rank 0: the state of a live group has come."""
 

@@ -209,3 +209,38 @@ def test_a_group_that_waits_in_vain_for_one_that_evaluates_says_so(local: Backen
     assert match is not None
     assert 11 <= int(match[1]) <= 30
     assert "rank 0 of group 0 has taken no step" in " ".join(run.text.split("failed: ")[-1].split())
+
+
+OTHER_DATA = """
+import os
+import torch
+from torch.utils.data import DataLoader
+from torchft import DistributedDataParallel, Manager, Optimizer, ProcessGroupGloo
+from ftslurm.data import Batches
+
+group = int(os.environ["REPLICA_GROUP_ID"])
+torch.manual_seed(0)
+model = torch.nn.Linear(4, 4)
+state = {"load_state_dict": model.load_state_dict, "state_dict": model.state_dict, "use_async_quorum": False}
+manager = Manager(pg=ProcessGroupGloo(), min_replica_size=1, init_sync=False, **state)
+ddp, optimizer = DistributedDataParallel(manager, model), Optimizer(manager, torch.optim.SGD(model.parameters()))
+data = torch.ones(40 + group * (os.environ["MISTAKE"] == "length"), 4)
+loader = DataLoader(data, 4, shuffle=True)
+batches = Batches(loader, manager, seed=group * (os.environ["MISTAKE"] == "seed"))
+while manager.current_step() < 5:
+    optimizer.zero_grad()
+    for x in batches.take():
+        ddp(x).sum().backward()
+    optimizer.step()
+"""
+
+
+@pytest.mark.parametrize(
+    "mistake", ["seed", *(pytest.param(name, marks=pytest.mark.nightly) for name in ("length", "none"))]
+)
+def test_groups_that_share_different_data_are_told(local: Backend, mistake: str) -> None:
+    run = local.start("groups.count=2", "groups.min=2", f"job.env.MISTAKE={mistake}", script=local.script(OTHER_DATA))
+    told = [True] * (mistake != "none")
+    run.finish(warns=bool(told))
+    texts = [str(line["text"]) for line in run.named("warning")]
+    assert ["groups read different data (data: 4" in text for text in texts] == told

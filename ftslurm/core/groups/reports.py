@@ -20,7 +20,7 @@ from ftslurm.core.state.transitions import run
 from ftslurm.core.state.turn import Turn
 from ftslurm.core.state.units import tasks_of
 from ftslurm.protocol import records
-from ftslurm.protocol.messages import Healed
+from ftslurm.protocol.messages import Healed, Reads
 from ftslurm.protocol.records import Progress
 from ftslurm.protocol.stages import Stage
 
@@ -85,6 +85,16 @@ def warn(turn: Turn, group: int | None, text: str) -> None:
     if text and text not in turn.state.warnings and len(turn.state.warnings) < MOST_WARNINGS:
         turn.set(warnings=turn.state.warnings | {text})  # every group and every attempt reports the same
         turn.do(records.Warned(group=group, text=text))
+
+
+def reads(turn: Turn, said: Reads, unit: Unit) -> None:
+    """Warn if a group takes its batches from other data than another one."""
+    name = said.text.partition(":")[0]
+    others = sorted(text for text in turn.state.data if text.partition(":")[0] == name and text != said.text)
+    turn.set(data=turn.state.data | {said.text})
+    if others:
+        why = "so samples are missing or come twice: give all groups one dataset, batch size and seed"
+        warn(turn, unit.group, f"groups read different data ({others[0]}; {said.text}), {why}")
 
 
 def healed(turn: Turn, said: Healed, unit: Unit) -> None:

@@ -50,6 +50,7 @@ class RunState(Value):
     retries: int = 0  # Slurm refuses launches: how often it was tried; 0: it has refused none since a step has begun
     retried: float = -inf  # when one that it had refused was last tried again
     told: Map[str, Send] = Map()  # unit -> the last order about it sent to a Lighthouse
+    data: frozenset[str] = frozenset()  # from which groups take their batches (messages.Reads)
     warnings: frozenset[str] = frozenset()  # warnings that the user has been given
     stepless: tuple[float, float] | None = None  # since when scripts run without a step; seconds last reported
     home: str = ""  # where this controller runs, and all beside it: its Slurm job, with its requeues, or its machine

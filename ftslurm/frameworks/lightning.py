@@ -63,7 +63,9 @@ class FaultTolerantStrategy(DDPStrategy):  # type: ignore[misc]
         alone = tuple(getattr(callbacks, name) for name in ALONE.split())
         refuse(
             {
-                "manual optimization: return the loss from training_step": not module.automatic_optimization,
+                "manual optimization: return the loss from training_step, or write a plain loop": not (
+                    module.automatic_optimization
+                ),
                 "fit(ckpt_path=...): checkpoint.every saves, ftslurm resume restores": trainer.ckpt_path,
                 "val_check_interval as a time: give batches": trainer._val_check_time_interval,
                 "overfit_batches: give a smaller data set": trainer.overfit_batches,

@@ -71,7 +71,8 @@ def _of_file(config: Config, main: str) -> Survey:
         try:
             others = git_tree.loose(root)
         except git_tree.GitError as error:
-            return Survey(why=f"{root} is no git tree{note}, and git cannot list its files: {error}")
+            hint = "if it holds much data, give the script a folder of its own"
+            return Survey(why=f"{root} is no git tree{note}, and git cannot list its files: {error}; {hint}")
 
     script, saved = (os.path.relpath(os.path.realpath(one), root) for one in (main, config.checkpoint.dir or "/"))
     exclude = tuple(config.job.snapshot_exclude)

@@ -17,12 +17,13 @@ import re
 import sys
 from collections.abc import Mapping
 from functools import cache
+from math import inf
 from operator import attrgetter
 from pathlib import Path
 from typing import Any, NamedTuple
 
 from ftslurm.config import hydra_adapter
-from ftslurm.config.schema import Config
+from ftslurm.config.schema import OWN_OPTIONS, Config, Place, sbatch_options
 from ftslurm.config.setting_names import declared, no_setting
 from ftslurm.config.typed_values import made, written
 from ftslurm.errors import ConfigError
@@ -68,14 +69,15 @@ class Site(NamedTuple):
             ConfigError: the message names the setting, the limit and the file.
         """
         for key, value in self.typed["fixed"].items():
-            if attrgetter(key)(config) != value:
-                self._refuse(f"{key}={written(attrgetter(key)(config))}: the site has set {written(value)}")
+            for have in _values(config, key):
+                if have != value:
+                    self._refuse(f"{key}={written(have)}: the site has set {written(value)}")
         for name, sign in (("most", 1), ("least", -1)):
             for key, limit in self.typed[name].items():
-                value = attrgetter(key)(config)
-                have, allowed = _number(value), _number(limit)
-                if have is not None and allowed is not None and sign * have > sign * allowed:
-                    self._refuse(f"{key}={written(value)}: the site allows at {name} {written(limit)}")
+                for value in _values(config, key):
+                    have, allowed = _number(value), _number(limit)
+                    if have is not None and allowed is not None and sign * have > sign * allowed:
+                        self._refuse(f"{key}={written(value)}: the site allows at {name} {written(limit)}")
         outside = config.cluster.controller == "here" and "SLURM_JOB_ID" not in os.environ
         if outside and not config.local and not self.login:
             self._refuse("cluster.controller=here: the site allows no controller outside of a job")
@@ -136,8 +138,18 @@ def _site(path: str, tree: Any) -> Site:
     return Site(path, {name: sections.get(name, {}) for name in SETTINGS}, typed, words, login)
 
 
+def _values(config: Config, key: str) -> list[Any]:
+    """Return the values of a setting: cluster.sbatch and cluster.ranges may give sbatch other ones."""
+    name = key.removeprefix("cluster.")
+    places: list[Place] = [config.cluster, *config.cluster.ranges]
+    given = [options[name] for place in places if name in (options := sbatch_options(place))]
+    return given if given and name in OWN_OPTIONS else [attrgetter(key)(config)]
+
+
 def _number(value: object) -> float | None:
     """Return a number, or a time in minutes, or None if the value is neither."""
+    if str(value).upper() in ("INFINITE", "UNLIMITED"):
+        return inf
     if isinstance(value, str) and (time := _TIME.fullmatch(value)):
         part = {name: int(number or 0) for name, number in time.groupdict().items()}
         return 1440 * part["d"] + 60 * (part["dh"] + part["h"]) + part["dm"] + part["m"]

@@ -65,6 +65,23 @@ def test_what_it_does_not_allow_is_refused_with_its_words(word: str, said: str |
     assert str(error.value).endswith(f"({file}); ask hpc@example.org")
 
 
+@pytest.mark.parametrize(
+    "words",
+    [
+        "cluster.time=UNLIMITED",
+        "cluster.sbatch.time=1441",
+        "cluster.sbatch.account=other",
+        "cluster.ranges=[{groups: 0-1, time: infinite}]",
+        "cluster.ranges=[{groups: 0-1, account: other}]",
+    ],
+)
+def test_no_option_of_sbatch_gets_around_it(words: str, file: Path) -> None:
+    file.write_text(TEXT.replace("fixed: {", "fixed: {cluster.account: lab, "))
+    site.read().check(compose(["cluster=array", "cluster.ranges=[{groups: 0-1, time: 60, sbatch: {account: lab}}]"]))
+    with pytest.raises(ConfigError, match="the site"):
+        site.read().check(compose(["cluster=array", words]))
+
+
 def test_help_says_what_is_from_there(file: Path) -> None:
     (text,) = pages("groups.count")
     assert f"{file}: default groups.count=3, most groups.count=8" in text

@@ -6,9 +6,10 @@ that unmodified managers behave as they do with the stock Lighthouse. Additions 
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Set
-from dataclasses import dataclass, field
+from collections.abc import Mapping, Sequence, Set
+from dataclasses import dataclass, field, replace
 from functools import cached_property
+from math import inf
 
 
 @dataclass(frozen=True)
@@ -75,6 +76,9 @@ class View:
     broken: bool = False  # ours: the last quorum has lost a member that may come back, so its id is used up
     expected: int = 0  # ours: attempts the controller has announced that have not asked yet
     highest: int = 0  # ours: the highest step that any member of an issued quorum had
+    over: Set[str] = frozenset()  # ours: those of `gone` that commit nothing any more
+    # Ours: of managers that were in a quorum and not in the last one, the lowest step at which others went on without.
+    left: Mapping[str, int] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
@@ -105,7 +109,7 @@ def judge(view: View, rules: Rules, now: float, next_id: int) -> Quorum | NotYet
         first = min((ask.since for ask in joined.values()), default=now)
         if len(joined) != count and now - first < rules.join_timeout_s:  # T: stragglers
             return NotYet(f"{len(joined)} groups ask, waiting for {count - len(joined)} more that are alive")
-    members = tuple(joined[name].member for name in sorted(joined))
+    members = reunited([joined[name].member for name in sorted(joined)], view.left)
     if view.last is not None and any(m.shrink_only for m in members):
         members = tuple(m for m in members if m.replica_id in before)  # T: groups may leave, none may join
     if not members:
@@ -117,6 +121,9 @@ def judge(view: View, rules: Rules, now: float, next_id: int) -> Quorum | NotYet
             f"the run has reached step {view.highest}, those who ask only step {best}: they would start a new history",
             poisoned=True,
         )
+    first = min(joined[m.replica_id].since for m in members)
+    if (before - view.over).isdisjoint(joined) and before - view.over and now - first < rules.join_timeout_s:  # ours
+        return NotYet("nobody of the last quorum asks, and they may have committed its step: waiting for one of them")
     return Quorum(_quorum_id(view, members, next_id), members)
 
 
@@ -131,6 +138,21 @@ def _fast(view: View, before: set[str], joined: Mapping[str, Ask], rules: Rules)
     if not left or not left <= joined.keys():
         return False
     return left == before or len(joined) >= rules.min_replicas
+
+
+def reunited(members: Sequence[Member], left: Mapping[str, int]) -> tuple[Member, ...]:
+    """Return the members so that they go on with one history (ours).
+
+    A manager votes by itself whether a step is committed. So one that the others went on without may have committed a
+    step that they have committed as well, with other gradients, and torchft takes equal steps for equal weights. Its
+    step is lowered to where the ways parted: it heals from the others. If those are not beyond that, they heal from it.
+    """
+    beyond = [m for m in members if m.step > left.get(m.replica_id, inf)]
+    if not beyond:
+        return tuple(members)
+    best = max((m.step for m in members if m not in beyond), default=-1)
+    leads = max((m for m in beyond if best <= left[m.replica_id]), key=lambda m: m.step, default=None)
+    return tuple(replace(m, step=left[m.replica_id]) if m in beyond and m is not leads else m for m in members)
 
 
 def has_state(member: Member, highest: int) -> bool:

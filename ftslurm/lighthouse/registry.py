@@ -14,6 +14,7 @@ attempts live from its orders. The last quorum is in a file (last_quorum.py).
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from math import inf
 
 from ftslurm.lighthouse.quorum import Ask, Member, NotYet, Quorum, Rules, View, judge
 from ftslurm.protocol.messages import GroupAside
@@ -76,6 +77,7 @@ class Book:
         self.holder: dict[str, str] = {}  # store address -> the replica id in `known` that has it
         self.gone: set[str] = set()  # replica ids whose attempt is over
         self.aside: dict[str, Aside] = {}  # replica ids of silent managers, without which quorums are formed
+        self.left: dict[str, int] = {}  # see View
         self.finished: set[int] = set()  # groups that have succeeded; the controller tells each Lighthouse of them
         self.broken_id: int | None = None  # the quorum that lost a member when that was set aside
         self.missed: dict[str, Member] = {}  # members that may not have got the last quorum before the predecessor died
@@ -187,11 +189,15 @@ class Book:
         self.why = verdict if isinstance(verdict, NotYet) else None
         if isinstance(verdict, NotYet):
             return None
+        answered = set(verdict.ids)
+        ahead = (self.left[m.replica_id] for m in verdict.members if m.step > self.left.get(m.replica_id, inf))
+        begun = min([max(m.step for m in verdict.members), *ahead])
+        away = {*self.left, *(self.last.ids if self.last is not None else ())} - answered - self.gone
+        self.left = {name: min(begun, self.left.get(name, begun)) for name in away}
         self.last = quorum = verdict
         self.next_id = max(self.next_id, quorum.id + 1)
         self.highest = max(self.highest, *(m.step for m in quorum.members))
         self.missed.clear()
-        answered = set(quorum.ids)
         self.asking = {name: ask for name, ask in self.asking.items() if name not in answered}
         for ask in self.asking.values():
             ask.since = now
@@ -207,6 +213,8 @@ class Book:
             broken=self.last is not None and self.last.id == self.broken_id,
             expected=len(self.stores.keys() - self.known.values()),
             highest=self.highest,
+            over=self.gone | self._lost(),
+            left=self.left,
         )
 
     def prune(self, now: float) -> None:
@@ -305,6 +313,7 @@ class Book:
             raise ValueError(f"not a step: {step:.3g}")
         self.highest = step
         self.last = None
+        self.left.clear()
         self.missed.clear()
 
     def _know(self, name: str, store: str) -> None:

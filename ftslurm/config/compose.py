@@ -71,9 +71,8 @@ def _trees(
     """Compose presets and settings, which are not resolved yet, for each combination of overrides."""
     defaults = asdict(Config()) if base is None else _mapping(base)
     internal = defaults.pop(INTERNAL)
-    if base is None:
-        site.read().put(defaults)
-    else:
+    site.read().put(defaults, resumed=base is not None)
+    if base is not None:
         presets = [one.key for one in combinations[0] if not one.kinds]
         defaults = {name: value for name, value in defaults.items() if name not in presets}
     trees = []

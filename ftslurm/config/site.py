@@ -56,9 +56,9 @@ class Site(NamedTuple):
         ]
         return f"{self.path}: {', '.join(found)}" if found else ""
 
-    def put(self, tree: dict[str, Any]) -> None:
-        """Set the defaults in a tree of settings, in place."""
-        for key, value in (self.tree["defaults"] | self.tree["fixed"]).items():  # type: ignore[operator]
+    def put(self, tree: dict[str, Any], resumed: bool = False) -> None:
+        """Set the defaults in a tree of settings, in place; in that of a resumed run only what is fixed."""
+        for key, value in {**({} if resumed else self.tree["defaults"]), **self.tree["fixed"]}.items():
             section, name = key.split(".") if "." in key else (None, key)
             (tree if section is None else tree[section])[name] = value
 

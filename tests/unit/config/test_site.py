@@ -10,6 +10,7 @@ from ftslurm.cli.main import main
 from ftslurm.cli.settings_help import pages
 from ftslurm.config import site
 from ftslurm.config.compose import compose
+from ftslurm.config.schema import Config
 from ftslurm.errors import ConfigError
 
 TEXT = """\
@@ -63,6 +64,11 @@ def test_what_it_does_not_allow_is_refused_with_its_words(word: str, said: str |
     assert said in str(error.value)
     assert str(error.value).startswith(word)
     assert str(error.value).endswith(f"({file}); ask hpc@example.org")
+
+
+def test_a_resumed_run_gets_only_what_is_fixed(file: Path) -> None:
+    config = compose([], Config())
+    assert (config.logs.max_mb, config.groups.count) == (50, Config().groups.count)
 
 
 @pytest.mark.parametrize(

@@ -126,7 +126,8 @@ def test_whichever_task_is_lost_the_others_train_on(
     new_cluster: Callable[..., Cluster], submit: Submit, tmp_path: Path
 ) -> None:
     # As with proctrack/cgroup, Slurm signals the batch process alone, not its children.
-    cluster = new_cluster(nodes=4, cpus=1, extra_conf="ProctrackType=proctrack/pgid")
+    soon = "AuthInfo=socket=FOLDER/munge.sock,cred_expire=5"  # a requeued job is held back for so long
+    cluster = new_cluster(nodes=4, cpus=1, extra_conf=f"ProctrackType=proctrack/pgid\n{soon}")
     words = [
         light(),
         f"job.script={SCRIPTS / 'light.py'}",
@@ -176,8 +177,8 @@ def test_whichever_task_is_lost_the_others_train_on(
     assert set(run.weights()) == {(group, 0) for group in {0, 1, 2} - {gone}}
     assert len(set(run.weights().values())) == 1
     ends = {name: task.state for name, task in tasks(cluster).items()}
-    code = (
-        "FAILED" if run.named("run_finished")[0].get("missing") else "COMPLETED"
-    )  # group `gone` may be far from the end
-    assert ends == dict.fromkeys(ends, code) | {third: "CANCELLED"}
-    assert len(ends) == 3
+    code = "FAILED" if run.named("run_finished")[0].get("missing") else "COMPLETED"  # `gone` may be far from the end
+    assert ends.pop(third) == "CANCELLED"
+    assert ends.pop(leader(cluster, run)) == code
+    assert set(ends.values()) <= {code, "COMPLETED"}  # one whose group was done much sooner knows nothing of the end
+    assert len(ends) == 1

@@ -3,6 +3,8 @@
     python benchmarks/chaos.py --short --seed 1            50 faults, steps and array mode: four minutes on 2 cores
     python benchmarks/chaos.py --faults 1000 --parallel 2  all modes; `--out DIR` takes what it finds
     python benchmarks/chaos.py --modes array --only pilot "controller's node" --faults 20 --seed 7
+    python benchmarks/chaos.py --hosts --faults 100        nodes are hosts with cables of their own, which are cut, kept
+                                                           apart and slowed down (needs root and iproute2)
     python benchmarks/chaos.py --slurm /srv/trixie ...     with the Slurm of another Debian, in that folder (needs root;
                                                            tests/versions.py makes such folders)
 
@@ -364,7 +366,8 @@ def main(words: Sequence[str] | None = None) -> int:
     parser.add_argument("--faults", type=int, default=100)
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--first", type=int, default=0, help="number of the first fault")
-    parser.add_argument("--modes", nargs="+", choices=list(MODES), default=list(MODES))
+    parser.add_argument("--modes", nargs="+", choices=list(MODES), default=[m for m in MODES if not MODES[m].hosts])
+    parser.add_argument("--hosts", action="store_const", dest="modes", const=[m for m in MODES if MODES[m].hosts])
     parser.add_argument("--only", "--kinds", nargs="+", choices=list(KINDS), default=[], metavar="KIND")
     parser.add_argument("--once", action="store_true", help="each of these kinds once, in this order")
     parser.add_argument("--light", action="store_true", help="workers without torch, which save no checkpoints")

@@ -9,6 +9,7 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from functools import partial
+from itertools import product
 from random import Random
 
 from chaos_scene import HANG_AFTER_S, LOST_AFTER_S, Process, Scene
@@ -19,6 +20,7 @@ KILLED = frozenset({"killed"})
 ALL = frozenset({"steps", "standby", "wide", "array"})
 STEPS = frozenset({"steps", "standby", "wide"})
 ARRAY = frozenset({"array"})
+HOSTS = frozenset({"hosts", "hosts-array"})
 
 
 @dataclass
@@ -342,8 +344,107 @@ def again_other(scene: Scene, rng: Random) -> Blow:
     return Blow(set(groups), told=f"groups {groups}")
 
 
+# --- cables of hosts -------------------------------------------------------------------------------------------------
+
+
+def _host(scene: Scene, rng: Random) -> tuple[int, str]:
+    """Choose a group whose host is not the controller's."""
+    group = rng.choice([group for group in scene.groups if scene.nodes_of(group)[0] != scene.controllers_node])
+    return group, scene.nodes_of(group)[0]
+
+
+APART = frozenset({"network", "node_lost"})  # the latter if the controller's host is one of them
+
+
+def _mended(scene: Scene) -> None:
+    scene.network.callback(scene.cluster.mend, *scene.cluster.nodes)
+
+
+def cut(scene: Scene, rng: Random, seconds: float | None, times: int = 1) -> Blow:
+    """Cut a host off, perhaps several times with pauses as long, or (None) until the recovery."""
+    group, node = _host(scene, rng)
+    _mended(scene)
+    scene.cluster.cut(node)
+    blow = Blow({group}, causes=APART, told=f"{node} of group {group}")
+    if seconds is not None:
+        blow.hit = set()
+        acts = (partial(scene.cluster.mend, node), partial(scene.cluster.cut, node))
+        blow.later = [(seconds * (turn + 1), acts[turn % 2]) for turn in range(2 * times - 1)]
+    return blow
+
+
+def cut_controller(scene: Scene, rng: Random) -> Blow:
+    """Cut the controller's host off for 20 s: it trains on, or another one leads; no group but its own ends twice."""
+    node = scene.controllers_node
+    _mended(scene)
+    scene.cluster.cut(node)
+    causes = frozenset({"node_lost", "network", "cancelled", "killed", "hang", "failed"})
+    return Blow(may=set(scene.groups), causes=causes, later=[(20.0, partial(scene.cluster.mend, node))], told=node)
+
+
+def apart(scene: Scene, rng: Random, seconds: float | None) -> Blow:
+    """Keep two hosts of groups apart for some seconds, or (None) until the recovery: one of the groups leaves."""
+    groups = _some(scene, rng, 2)
+    pair = [scene.nodes_of(group)[0] for group in groups]
+    _mended(scene)
+    scene.cluster.apart(*pair)
+    # Two that are no neighbours in the ring of an allreduce do not notice it.
+    blow = Blow(may=set(groups), causes=APART, told=" and ".join(pair))
+    if seconds is not None:
+        blow.may = set()
+        blow.later = [(seconds, partial(scene.cluster.mend, *pair))]
+    return blow
+
+
+def one_way(scene: Scene, rng: Random) -> Blow:
+    """Lose what the host of a group sends to that of another one."""
+    groups = rng.sample(list(scene.groups), 2)
+    source, target = (scene.nodes_of(group)[0] for group in groups)
+    scene.network.enter_context(scene.cluster.one_way(source, target))
+    return Blow(may=set(groups), causes=APART, told=f"{source} to {target}")
+
+
+def halves(scene: Scene, rng: Random) -> Blow:
+    """Keep the hosts of two groups apart from those of the other two for 10 s."""
+    first = _some(scene, rng, 2)
+    ours, theirs = (
+        [scene.nodes_of(group)[0] for group in scene.groups if (group in first) is side] for side in (True, False)
+    )
+    for one, other in product(ours, theirs):
+        scene.network.enter_context(scene.cluster.one_way(one, other))
+        scene.network.enter_context(scene.cluster.one_way(other, one))
+    mended: list[tuple[float, Callable[[], object]]] = [(10.0, scene.network.close)]  # there may be no other two nodes
+    return Blow(may=set(scene.groups), causes=APART, later=mended, told=f"{' '.join(ours)} from {' '.join(theirs)}")
+
+
+def slow(scene: Scene, rng: Random) -> Blow:
+    """Limit a host to 1 % of a usual link for 8 s."""
+    group, node = _host(scene, rng)
+    _mended(scene)
+    scene.cluster.slow(node, "10mbit")
+    return Blow(later=[(8.0, partial(scene.cluster.mend, node))], told=f"{node} of group {group}")
+
+
+def moved(scene: Scene, rng: Random) -> Blow:
+    """Change the address of a host until the recovery."""
+    group, node = _host(scene, rng)
+    scene.network.enter_context(scene.cluster.another_address(node))
+    causes = APART
+    return Blow({group}, causes=causes, told=f"{node} of group {group}")
+
+
 KINDS = {
-    "rank": Kind(rank),
+    "cut": Kind(partial(cut, seconds=None), HOSTS, NODE_LIMIT_S),
+    "cut 1.5 s": Kind(partial(cut, seconds=1.5), HOSTS),
+    "flapping": Kind(partial(cut, seconds=1.0, times=4), HOSTS),
+    "cut controller 20 s": Kind(cut_controller, HOSTS, NODE_LIMIT_S),
+    "apart": Kind(partial(apart, seconds=None), HOSTS, NODE_LIMIT_S),
+    "apart 1.5 s": Kind(partial(apart, seconds=1.5), HOSTS),
+    "one way": Kind(one_way, HOSTS, NODE_LIMIT_S),
+    "two against two": Kind(halves, HOSTS, NODE_LIMIT_S),
+    "slow link": Kind(slow, HOSTS),
+    "another address": Kind(moved, HOSTS, NODE_LIMIT_S),
+    "rank": Kind(rank, ALL | HOSTS),
     "guard": Kind(guard),
     "srun main": Kind(srun_main),
     "srun helper": Kind(srun_helper),
@@ -364,7 +465,7 @@ KINDS = {
     "pilot": Kind(pilot_kill, ARRAY),
     "pilot scancel": Kind(pilot_cancel, ARRAY),
     "pilot requeue": Kind(pilot_requeue, ARRAY),
-    "controller": Kind(controller),
+    "controller": Kind(controller, ALL | HOSTS),
     "controller abort": Kind(controller_abort),
     "controller memory": Kind(controller_memory),
     "controller stop 5 s": Kind(partial(controller_stop, seconds=5.0)),
@@ -378,7 +479,7 @@ KINDS = {
     "lighthouse stop": Kind(lighthouse_stop),
     "lighthouse and rank": Kind(lighthouse_and_rank),
     "standby": Kind(standby, frozenset({"standby"})),
-    "two": Kind(two),
+    "two": Kind(two, ALL | HOSTS),
     "half": Kind(half),
     "all": Kind(everyone),
     "again same": Kind(again_same),

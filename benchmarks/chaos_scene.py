@@ -7,7 +7,7 @@ import signal
 import threading
 import time
 from collections.abc import Callable
-from contextlib import suppress
+from contextlib import ExitStack, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -19,6 +19,7 @@ LOST_AFTER_S, HANG_AFTER_S = 6.0, 10.0
 STEP_S = 0.06
 ENDED = threading.Event()  # set when the campaign is to end
 GOES_ON = 3  # number of new steps after which a group counts as training
+SOON = "health.lost_after_s=3"  # the default
 SETTINGS = (
     *("restart.max_per_group=100000", "restart.backoff_s=0"),
     *(f"health.lost_after_s={LOST_AFTER_S}", f"health.hang_after_s={HANG_AFTER_S}"),
@@ -38,6 +39,7 @@ class Mode:
     standbys: int = 0
     wide: bool = False  # groups of two nodes
     array: bool = False
+    hosts: bool = False  # each node is a host with its own cable
 
 
 MODES = {
@@ -45,6 +47,8 @@ MODES = {
     "standby": Mode(3, 8, ("cluster.spare_nodes=2", "standby.count=1"), standbys=1),
     "wide": Mode(3, 10, ("cluster.spare_nodes=2", "groups.nodes=2"), wide=True),
     "array": Mode(4, 9, ("cluster.kind=array",), array=True),
+    "hosts": Mode(4, 7, ("cluster.spare_nodes=2", SOON), hosts=True),
+    "hosts-array": Mode(4, 8, ("cluster.kind=array", SOON), array=True, hosts=True),
 }
 
 
@@ -71,6 +75,7 @@ class Scene:
     mode: Mode
     away: set[str] = field(default_factory=set)  # nodes that have been killed
     stopped: list[Process] = field(default_factory=list)
+    network: ExitStack = field(default_factory=ExitStack)  # what mends it
     judged: int = 0  # events of the journal that have been judged
     explained: set[int] = field(default_factory=set)  # groups that the last fault may have ended
 
@@ -81,10 +86,12 @@ class Scene:
         A light run has workers without torch and no checkpoints (light_worker.py). In array mode each node has one
         CPU, so that no two jobs share a node.
         """
-        cluster = Cluster.start(folder, nodes=mode.nodes, cpus=1 if mode.array else 4, extra_conf=CLUSTER)
+        cpus = 1 if mode.array else 4
+        cluster = Cluster.start(folder, nodes=mode.nodes, cpus=cpus, extra_conf=CLUSTER, hosts=mode.hosts)
         try:
             out.mkdir(parents=True)
             backend = Backend("slurm", cluster.env, out, light)
+            backend.enter = cluster.enter()
             args: dict[str, object] = {"open-end": True, "step-time": STEP_S, "timeout": 4}
             saves = () if light else ("checkpoint.every=20",)
             run = backend.start(f"groups.count={mode.groups}", *SETTINGS, *saves, *mode.settings, args=args)
@@ -199,7 +206,8 @@ class Scene:
             process.send(signal.SIGSTOP)
 
     def free(self) -> None:
-        """Resume all stopped processes."""
+        """Resume all stopped processes, and mend the network."""
+        self.network.close()
         while self.stopped:
             self.stopped.pop().send(signal.SIGCONT)
 

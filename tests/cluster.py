@@ -37,6 +37,7 @@ NO_ACCOUNTING = [name for name in ("slurmdbd", "mariadbd", "mariadb-install-db")
 OF_SLURM = re.compile("SLURM|(SBATCH|SRUN|SALLOC|SQUEUE|SINFO|SCANCEL|SCONTROL)_")  # variables
 NO_HOSTS = [name for name in ("ip", "bridge", "nsenter", "unshare") if not shutil.which(name, path=PATH)]
 NO_HOSTS += [] if os.geteuid() == 0 else ["root"]
+TC = ("tc", "qdisc")
 LOGIN = "n0"  # the host of slurmctld, if the nodes are hosts of their own
 PATIENCE_S = 60.0  # a start takes 0.2 s; many times that on an overloaded machine
 
@@ -178,8 +179,10 @@ class Cluster:
             self._switch("bridge", "link", "set", "dev", node, "isolated", "on")
 
     def mend(self, *nodes: str) -> None:
-        """Undo `cut` and `apart`."""
+        """Undo `cut`, `apart` and `slow`."""
         for node in nodes:
+            with suppress(subprocess.CalledProcessError):  # it is not slow
+                self.on(node, *TC, "delete", "dev", "eth0", "root")
             self._switch("ip", "link", "set", "dev", node, "master", "hub")
             self._switch("bridge", "link", "set", "dev", node, "isolated", "off")
 
@@ -192,6 +195,20 @@ class Cluster:
             yield
         finally:
             self.on(source, "ip", "neighbour", "delete", *neighbour)
+
+    @contextmanager
+    def another_address(self, host: str) -> Iterator[None]:
+        """Give a host another address than its name stands for, until the end of the block."""
+        old, new = f"{self._addresses[host]}/24", f"{self._addresses[host]}9/24"
+        for address in (new, old):
+            self.on(host, "ip", "address", "flush", "dev", "eth0")
+            self.on(host, "ip", "address", "add", address, "dev", "eth0")
+            if address == new:
+                yield
+
+    def slow(self, host: str, rate: str) -> None:
+        """Limit what a host sends, as to 1mbit, until `mend`."""
+        self.on(host, *TC, "replace", "dev", "eth0", "root", "tbf", "rate", rate, "burst", "64k", "latency", "50ms")
 
     def on(self, host: str, *command: str) -> None:
         """Run a command on a host."""

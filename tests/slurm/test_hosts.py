@@ -229,8 +229,7 @@ def test_a_heal_by_the_slow_one_of_two_networks_names_the_other(
     run = backend.start("groups.count=2", args={"open-end": True, "step-time": 0.5, "timeout": 60, "layers": 1000})
     run.wait_for_steps(3, groups=2)
     for node in cluster.nodes:
-        shaped = ("tc", "qdisc", "replace", "dev", "eth0", "root", "tbf", "rate", "4mbit", "burst", "64k")
-        cluster.on(node, *shaped, "latency", "50ms")
+        cluster.slow(node, "4mbit")
     run.kill(1)
     warned = run.wait_for("warning")
     assert (

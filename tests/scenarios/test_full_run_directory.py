@@ -33,7 +33,8 @@ def train(backend: Backend, tmp_path: Path, told: Path) -> Run:
 
 
 def complaints(told: Path, words: str) -> list[str]:
-    return [line for line in told.read_text().splitlines() if words in line] if told.exists() else []
+    lines = told.read_text().splitlines() if told.exists() else []
+    return [line for line in lines if words in json.loads(line)["text"]]
 
 
 def check_told(run: Run, told: Path, reason: str) -> None:

@@ -139,7 +139,9 @@ def _site(path: str, tree: Any) -> Site:
 
 
 def _values(config: Config, key: str) -> list[Any]:
-    """Return the values of a setting: cluster.sbatch and cluster.ranges may give sbatch other ones."""
+    """Return all values that a setting may take: `scale`, cluster.sbatch and cluster.ranges give others."""
+    if key == "groups.count":
+        return [config.groups.count, config.groups.max]
     name = key.removeprefix("cluster.")
     places: list[Place] = [config.cluster, *config.cluster.ranges]
     given = [options[name] for place in places if name in (options := sbatch_options(place))]

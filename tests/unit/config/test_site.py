@@ -76,12 +76,13 @@ def test_a_resumed_run_gets_only_what_is_fixed(file: Path) -> None:
     [
         "cluster.time=UNLIMITED",
         "cluster.sbatch.time=1441",
+        "groups.max=9",
         "cluster.sbatch.account=other",
         "cluster.ranges=[{groups: 0-1, time: infinite}]",
         "cluster.ranges=[{groups: 0-1, account: other}]",
     ],
 )
-def test_no_option_of_sbatch_gets_around_it(words: str, file: Path) -> None:
+def test_no_other_setting_gets_around_it(words: str, file: Path) -> None:
     file.write_text(TEXT.replace("fixed: {", "fixed: {cluster.account: lab, "))
     site.read().check(compose(["cluster=array", "cluster.ranges=[{groups: 0-1, time: 60, sbatch: {account: lab}}]"]))
     with pytest.raises(ConfigError, match="the site"):

@@ -429,8 +429,7 @@ def moved(scene: Scene, rng: Random) -> Blow:
     """Change the address of a host until the recovery."""
     group, node = _host(scene, rng)
     scene.network.enter_context(scene.cluster.another_address(node))
-    causes = APART
-    return Blow({group}, causes=causes, told=f"{node} of group {group}")
+    return Blow({group}, causes=APART, told=f"{node} of group {group}")
 
 
 KINDS = {

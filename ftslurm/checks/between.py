@@ -15,8 +15,10 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import asdict, dataclass, field
 from itertools import permutations
+from math import inf
 from pathlib import Path
 
+from ftslurm.checks import node_facts
 from ftslurm.checks.finding import Finding, fail, ok, warn
 from ftslurm.guard import interfaces, processes
 from ftslurm.security import owned_files
@@ -50,7 +52,7 @@ class Node:
 
 
 def compare(nodes: Sequence[Node]) -> Iterator[Finding]:
-    """Yield whether nodes reach each other, and whether another network than the one of their names is faster."""
+    """Yield whether nodes reach each other, and whether another network is faster than the one they announce."""
     names = listed(sorted(node.name for node in nodes), "and")
     missed = {(one, other.name): one.dialled.get(other.name, SILENT) for one, other in permutations(nodes, 2)}
     shared = set.intersection(*(set(node.addresses) for node in nodes))
@@ -62,7 +64,7 @@ def compare(nodes: Sequence[Node]) -> Iterator[Finding]:
         yield fail("reach", "; ".join(silent[:3]), f"{cure} your administrator to {OPEN}")
     else:
         yield ok("reach", f"{names} reach each other's ports by {nodes[0].speed(now)}")
-    if best and all(node.speeds.get(best, 0.0) > node.speeds.get(now, float("inf")) for node in nodes):
+    if best and all(node.speeds.get(best, 0.0) > node.speeds.get(now, inf) for node in nodes):
         slow = f"the names of {names} lead to {nodes[0].speed(now)}, and {nodes[0].speed(best)} connects them, too"
         yield warn("cable", slow, f"set cluster.interface={best}")
 
@@ -77,7 +79,11 @@ def read(lines: str) -> list[Node]:
 
 
 def _dial(node: Node) -> dict[str, str]:
-    """Return why a node is not reached, by what it announces and by those of its interfaces to which ours lead."""
+    """Dial a node by what it announces, and by each interface that our interface of the same name leads to.
+
+    Returns:
+        For each of these why the node was not reached; "": it was.
+    """
     ours = interfaces.known()
     ways = {"": node.host.strip("[]")}
     for name, address in node.addresses.items():
@@ -105,12 +111,10 @@ def _await(folder: Path, pattern: str, count: int) -> list[Path]:
 def main(folder: Path, count: int) -> None:
     """Dial the others, and print what this node is."""
     name = processes.node_of(os.environ) or socket.gethostname()
-    there = {one: its[0] for one, its in interfaces.known().items() if its and not interfaces.is_loopback(its[0])}
+    _, there, _ = node_facts.network()
     kind = interfaces.family("")
     with socket.create_server(("", 0), family=kind, dualstack_ipv6=kind == socket.AF_INET6) as server:
-        reach = interfaces.automatic(
-            socket.gethostname(), interfaces.known(), os.environ.get("SLURM_LAUNCH_NODE_IPADDR", "")
-        )
+        reach = interfaces.reach({**os.environ, interfaces.WANTED: interfaces.AUTO})
         speeds = {one: known for one in there if (known := interfaces.speed(one)) is not None}
         me = Node(name, reach.host, reach.interface or "", server.getsockname()[1], there, speeds)
         owned_files.replace_file(folder / f"{name}.node", json.dumps(asdict(me)).encode())

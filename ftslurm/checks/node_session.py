@@ -87,7 +87,7 @@ def look(
 
 
 def connect(count: int, prefix: Sequence[str], python: Sequence[str], folder: Path, wait_s: float) -> Iterator[Finding]:
-    """Let nodes dial each other; yield whether they can, and by which network.
+    """Let nodes dial each other. Yield whether they reach each other, and the faster network if there is one.
 
     Args:
         count: of the nodes.
